@@ -1,13 +1,38 @@
 //! Parsers of arguments. A wrong or empty argument is an error that names the valid ones: a command that runs nothing
 //! must not look like one that found nothing.
 
+use std::fmt;
 use std::num::NonZeroUsize;
 use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use clap::builder::{NonEmptyStringValueParser, PossibleValuesParser, TypedValueParser};
 
 use sim_plan::line_format::LineField;
+
+/// Error of an argument that parses and is wrong: a file that does not exist, a name that nothing has. The command ends
+/// with the exit code of an argument that does not parse.
+#[derive(Debug)]
+pub(crate) struct WrongArgument(String);
+
+impl fmt::Display for WrongArgument {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for WrongArgument {}
+
+/// Returns the error of a wrong argument.
+pub(crate) fn wrong(message: impl Into<String>) -> anyhow::Error {
+    WrongArgument(message.into()).into()
+}
+
+/// Returns the exit code of a command that ended with an error: 2 for wrong arguments, 3 for the environment.
+pub(crate) fn exit_code(error: &anyhow::Error) -> u8 {
+    if error.chain().any(|cause| cause.is::<WrongArgument>()) { 2 } else { 3 }
+}
 
 /// Returns the parser of a type with a fixed set of words. Its error names them.
 pub(crate) fn one_of<T: LineField + Clone + Send + Sync + 'static>() -> impl TypedValueParser<Value = T> {
@@ -45,6 +70,17 @@ pub(crate) fn minutes(text: &str) -> Result<Duration, String> {
 /// Parses a number of things, at least one.
 pub(crate) fn count(text: &str) -> Result<usize, String> {
     text.parse::<NonZeroUsize>().map(NonZeroUsize::get).map_err(|error| error.to_string())
+}
+
+/// Parses the path of a file to write. Its folder exists, so that a long command does not fail at its end.
+pub(crate) fn new_file(text: &str) -> Result<PathBuf, String> {
+    let path = PathBuf::from(text);
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    match path.file_name() {
+        None => Err("no name of a file; give one".to_string()),
+        Some(_) if !folder.is_dir() => Err(format!("no folder {}; create it", folder.display())),
+        Some(_) => Ok(path),
+    }
 }
 
 #[cfg(test)]
@@ -89,6 +125,36 @@ mod tests {
     }
 
     #[test]
+    fn every_option_with_a_set_of_words_names_them() {
+        for (line, words) in [
+            ("sim run --size nope", ["smoke", "full", "bench"]),
+            ("sim replay 1 --profile nope", ["swarm", "disk", "tables"]),
+            ("sim mutants --kind nope", ["kill", "bit-rot", "slow-cpu"]),
+            ("sim mutants --profile swarm,nope", ["swarm", "calm", "tables"]),
+        ] {
+            let (code, text) = refused(line);
+            assert!(code == 2 && words.iter().all(|word| text.contains(word)), "{line}: {text}");
+        }
+    }
+
+    #[test]
+    fn a_file_to_write_has_a_folder() {
+        assert_eq!(new_file("all.db"), Ok(PathBuf::from("all.db")));
+        for text in ["", "/", "..", "none/such/all.db"] {
+            assert!(new_file(text).is_err(), "{text:?}");
+        }
+        assert_eq!(refused("sim run --db none/such/all.db").0, 2);
+        assert_eq!(refused("sim run --junit none/such/all.xml").0, 2);
+    }
+
+    #[test]
+    fn wrong_arguments_have_an_exit_code_of_their_own() {
+        let error = wrong("no such plan");
+        assert_eq!((exit_code(&error), exit_code(&error.context("reading"))), (2, 2));
+        assert_eq!(exit_code(&anyhow::anyhow!("no such program")), 3);
+    }
+
+    #[test]
     fn empty_arguments_are_refused() {
         for line in [
             "sim run --seeds 10..5",
@@ -102,6 +168,9 @@ mod tests {
             "sim shrink 1 --minutes -1",
             "sim mutants --only \"\"",
             "sim mutants --minutes 0",
+            "sim cost --seeds 5..5",
+            "sim merge all.db",
+            "sim run --every-fault-from \"\"",
             "sim study scale --points 0",
         ] {
             assert_eq!(refused(line).0, 2, "{line}");

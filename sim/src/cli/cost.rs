@@ -5,7 +5,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use anyhow::{Result, ensure};
+use anyhow::Result;
 use clap::Args;
 
 use super::arguments;
@@ -42,7 +42,10 @@ pub(super) fn cost(args: &CostArgs) -> Result<bool> {
     let results = pool.run(args.seeds.clone().map(source).collect())?;
     let outcomes: Vec<&RunOutcome> = results.runs.iter().map(|(_, outcome)| outcome).collect();
     let rows = rows(&outcomes);
-    ensure!(!rows.is_empty(), "{}: this world counts nothing; use madsim", args.options.world.word());
+    if rows.is_empty() {
+        let world = args.options.world.word();
+        return Err(arguments::wrong(format!("--world {world}: it counts nothing; use madsim")));
+    }
     let cpu: u64 = outcomes.iter().map(|outcome| outcome.cpu_ms).sum();
     outln!("{} runs, {:.2} s of CPU a run", outcomes.len(), cpu as f64 / 1e3 / outcomes.len() as f64);
     outln!("{:<24}{:>14}{:>20}{:>14}", "", "a run", "a simulated second", "a CPU ms");

@@ -7,6 +7,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use rusqlite::Connection;
 
+use super::arguments;
 use crate::model_oracle::coverage::{PREFIX, wanted};
 use crate::output::outln;
 
@@ -40,6 +41,10 @@ pub(super) fn coverage(args: &CoverageArgs) -> Result<bool> {
 
 /// Returns the cells in a file of results: how often, and in how many runs they were reached.
 fn cells(args: &CoverageArgs) -> Result<BTreeMap<String, (u64, u64)>> {
+    if !args.db.is_file() {
+        let name = args.db.display();
+        return Err(arguments::wrong(format!("{name}: no such file; name what `cargo sim run --db` wrote")));
+    }
     let flags = rusqlite::OpenFlags::SQLITE_OPEN_READ_ONLY;
     let open = || format!("opening {}", args.db.display());
     let db = Connection::open_with_flags(&args.db, flags).with_context(open)?;

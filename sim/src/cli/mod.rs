@@ -120,7 +120,7 @@ pub fn main() -> ExitCode {
         Ok(false) => ExitCode::FAILURE,
         Err(error) => {
             eprintln!("sim: {error:#}");
-            ExitCode::from(3)
+            ExitCode::from(arguments::exit_code(&error))
         }
     }
 }

@@ -21,7 +21,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, anyhow, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail};
 use clap::Args;
 use engine::sync::Mutex;
 
@@ -155,7 +155,11 @@ pub(super) fn mutants(args: &MutantsArgs) -> Result<bool> {
         args.only.is_empty() || args.only.iter().any(|part| mutant.name.contains(part.as_str()))
     };
     let mutants: Vec<&Mutant> = all.iter().filter(wanted).collect();
-    ensure!(!mutants.is_empty(), "mutants: no patch has such a name ({})", args.dir.display());
+    let unknown = |part: &&String| !all.iter().any(|mutant| mutant.name.contains(part.as_str()));
+    if let Some(part) = args.only.iter().find(unknown) {
+        let dir = args.dir.display();
+        return Err(arguments::wrong(format!("--only {part}: no patch has such a name; see {dir}")));
+    }
     let verdicts = Mutex::new(MutantResults::read(&args.verdicts)?);
     let day = output(Command::new("date").args(["-u", "+%F"]))?.trim().to_string();
     let (program, others) = programs(args, &all, &mutants)?;
@@ -383,12 +387,18 @@ fn print(mutant: &Mutant, result: &MutantResult, message: &str) {
 
 /// Returns every patch of the folder.
 fn find(args: &MutantsArgs) -> Result<Vec<Mutant>> {
-    let mut paths = Vec::new();
-    for entry in fs::read_dir(&args.dir).with_context(|| format!("listing {}", args.dir.display()))? {
+    let (mut paths, dir) = (Vec::new(), args.dir.display());
+    if !args.dir.is_dir() {
+        return Err(arguments::wrong(format!("--dir {dir}: no such folder; name a folder of patches")));
+    }
+    for entry in fs::read_dir(&args.dir).with_context(|| format!("listing {dir}"))? {
         let path = entry?.path();
         if path.extension().is_some_and(|ext| ext == "patch") {
             paths.push(path);
         }
+    }
+    if paths.is_empty() {
+        return Err(arguments::wrong(format!("--dir {dir}: no patch (*.patch); name a folder of patches")));
     }
     paths.sort();
     Ok((1..).zip(paths).map(|(number, path)| Mutant::read(number, path)).collect())

@@ -76,7 +76,10 @@ impl RunOptions {
 }
 
 pub(crate) fn read_plan(path: &Path) -> Result<Plan> {
-    let text =
-        std::fs::read_to_string(path).with_context(|| format!("reading the plan {}", path.display()))?;
-    Ok(text.parse()?)
+    let name = path.display();
+    if !path.is_file() {
+        return Err(arguments::wrong(format!("{name}: neither a seed nor a file; give one of them")));
+    }
+    let text = std::fs::read_to_string(path).with_context(|| format!("reading the plan {name}"))?;
+    text.parse().map_err(|error| arguments::wrong(format!("{name}: {error}")))
 }

@@ -8,6 +8,7 @@ use anyhow::{Context, Result};
 use clap::Args;
 use rusqlite::{Connection, params};
 
+use super::arguments;
 use super::plan_source::{PlanSource, RunOptions};
 use crate::injector::FAULT_COUNTERS;
 use crate::output::outln;
@@ -168,11 +169,11 @@ fn open(path: &Path) -> Result<Connection> {
         db.pragma_update(None, "user_version", SCHEMA_VERSION)?;
     }
     let version: i64 = db.pragma_query_value(None, "user_version", |row| row.get(0))?;
-    anyhow::ensure!(
-        version == SCHEMA_VERSION,
-        "{} holds results of version {version}, not {SCHEMA_VERSION}; use another file",
-        path.display()
-    );
+    if version != SCHEMA_VERSION {
+        let (name, known) = (path.display(), SCHEMA_VERSION);
+        let message = format!("{name} holds results of version {version}, not {known}; use another file");
+        return Err(arguments::wrong(message));
+    }
     Ok(db)
 }
 
@@ -244,7 +245,9 @@ pub(super) fn merge(args: &MergeArgs) -> Result<bool> {
     let db = open(&args.into)?;
     for path in &args.from {
         let name = path.display().to_string();
-        anyhow::ensure!(path.is_file(), "{name}: no such file");
+        if !path.is_file() {
+            return Err(arguments::wrong(format!("{name}: no such file; name the files of shards")));
+        }
         drop(open(path)?);
         db.execute("ATTACH DATABASE ? AS shard", params![name]).with_context(|| format!("reading {name}"))?;
         for table in ["runs", "failures", "fired", "marks"] {
@@ -260,7 +263,10 @@ pub(super) fn merge(args: &MergeArgs) -> Result<bool> {
     for row in rows {
         runs.push(stored(row?)?);
     }
-    anyhow::ensure!(!runs.is_empty(), "{}: no run; name the files of shards", args.into.display());
+    if runs.is_empty() {
+        let name = args.into.display();
+        return Err(arguments::wrong(format!("{name}: no run; name the files of shards")));
+    }
     let cpu = runs.iter().map(|(_, outcome)| outcome.cpu_ms).sum();
     let results = Results { runs, elapsed: Duration::from_millis(cpu) };
     results.print();

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result};
 use clap::Args;
 use engine::sync::Mutex;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -41,10 +41,10 @@ pub(super) struct RunArgs {
     #[arg(long, default_value_t = 200, value_name = "RUNS")]
     every_fault_from: usize,
     /// Store the results in this SQLite file
-    #[arg(long)]
+    #[arg(long, value_parser = arguments::new_file)]
     db: Option<PathBuf>,
     /// Write a JUnit report
-    #[arg(long)]
+    #[arg(long, value_parser = arguments::new_file)]
     junit: Option<PathBuf>,
     /// Write replication traces into this folder, for `cargo ci spec --trace-files`
     #[arg(long, value_name = "DIR")]
@@ -70,11 +70,20 @@ pub(super) fn run(args: &RunArgs) -> Result<bool> {
     let seeds = args.seeds.clone().filter(|seed| seed % count == index);
     let sources: Vec<PlanSource> =
         seeds.map(|seed| PlanSource { what: seed.to_string(), options: args.options.clone() }).collect();
-    ensure!(!sources.is_empty(), "--shard: no seed ({index}/{count} of {:?}); give more seeds", args.seeds);
+    if sources.is_empty() {
+        let seeds = &args.seeds;
+        let message = format!("--shard: no seed ({index}/{count} of {seeds:?}); give more seeds");
+        return Err(arguments::wrong(message));
+    }
     let until = args.minutes.map(|minutes| Instant::now() + minutes);
     let pool = RunPool { jobs: jobs(args.jobs), until, stop: args.stop, trace: args.trace.clone() };
     let results = pool.run(sources)?;
-    ensure!(!results.runs.is_empty(), "--minutes: no run began ({:?}); give more time", args.minutes);
+    if results.runs.is_empty() {
+        return Err(arguments::wrong(format!(
+            "--minutes: no run began ({:?}); give more time",
+            args.minutes
+        )));
+    }
     results.print();
     let closed = gates::closed(&results, args.every_fault_from);
     closed.iter().for_each(|gate| outln!("FAIL {}: {}", gate.name, gate.message));
@@ -90,13 +99,18 @@ pub(super) fn run(args: &RunArgs) -> Result<bool> {
 /// Runs every plan of a folder, in order.
 pub(super) fn plans(args: &PlansArgs) -> Result<bool> {
     let (mut paths, dir) = (Vec::new(), args.dir.display());
+    if !args.dir.is_dir() {
+        return Err(arguments::wrong(format!("{dir}: no such folder; name a folder of plans")));
+    }
     for entry in std::fs::read_dir(&args.dir).with_context(|| format!("listing {dir}"))? {
         let path = entry?.path();
         if path.extension().is_some_and(|ext| ext == "plan") {
             paths.push(path);
         }
     }
-    ensure!(!paths.is_empty(), "{dir}: no plan (*.plan); name a folder of plans");
+    if paths.is_empty() {
+        return Err(arguments::wrong(format!("{dir}: no plan (*.plan); name a folder of plans")));
+    }
     paths.sort();
     let worlds = WorldKind::ALL.iter().copied();
     let worlds: Vec<WorldKind> = worlds.filter(|world| args.world.is_none_or(|one| *world == one)).collect();

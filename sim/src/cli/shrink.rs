@@ -7,7 +7,7 @@
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use clap::Args;
 
 use super::arguments;
@@ -34,7 +34,9 @@ pub(super) struct ShrinkArgs {
 pub(super) fn shrink(args: &ShrinkArgs) -> Result<bool> {
     let plan = args.source.plan()?;
     let first = RunJob::new(args.source.clone()).outcome()?;
-    let Some(failure) = first.failures.first() else { bail!("{} does not fail", args.source.what) };
+    let Some(failure) = first.failures.first() else {
+        return Err(arguments::wrong(format!("{}: does not fail; give a failing run", args.source.what)));
+    };
     let (ops, faults) = (plan.op_count(), plan.faults.len());
     outln!("{}: {}", failure.oracle, failure.message);
     let until = Instant::now() + args.minutes;
