@@ -169,6 +169,8 @@ mod tests {
             "sim mutants --only \"\"",
             "sim mutants --minutes 0",
             "sim cost --seeds 5..5",
+            "sim without 1 --fault 0",
+            "sim fated \"\"",
             "sim merge all.db",
             "sim run --every-fault-from \"\"",
             "sim study scale --points 0",

@@ -17,8 +17,10 @@ use sim_plan::Plan;
 
 pub(crate) mod arguments;
 mod cost;
+mod counterfactual;
 mod coverage;
 mod determinism;
+mod fate;
 mod fault_report;
 mod gates;
 mod junit;
@@ -55,6 +57,10 @@ enum Command {
     Twice(determinism::TwiceArgs),
     /// Minimizes a failing plan
     Shrink(shrink::ShrinkArgs),
+    /// Runs a plan with one of its faults and without it, and prints what the fault caused
+    Without(counterfactual::WithoutArgs),
+    /// Finds the fault and the op by which a failing run was decided
+    Fated(fate::FatedArgs),
     /// Writes the timeline of a run as one HTML file
     Show(show::ShowArgs),
     /// Prints the plan of a seed
@@ -105,6 +111,8 @@ pub fn main() -> ExitCode {
         Command::Replay(args) => replay(&args),
         Command::Twice(args) => determinism::twice(&args),
         Command::Shrink(args) => shrink::shrink(&args),
+        Command::Without(args) => counterfactual::without(&args),
+        Command::Fated(args) => fate::fated(&args),
         Command::Show(args) => show::show(&args),
         Command::Plan(args) => print_plan(&args.options.plan(args.seed)),
         Command::Merge(args) => results::merge(&args),

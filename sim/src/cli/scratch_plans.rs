@@ -5,7 +5,11 @@ use std::path::{Path, PathBuf};
 use std::thread;
 
 use anyhow::{Context, Result};
+use sim_plan::Plan;
 use tokio::signal::unix::{SignalKind, signal};
+
+use super::plan_source::{PlanSource, RunOptions};
+use super::run_process::RunJob;
 
 /// Begins the name of such a folder; the process id follows.
 const PREFIX: &str = "plans-";
@@ -29,6 +33,13 @@ impl ScratchPlans {
 
     pub(super) fn path(&self, name: &str) -> PathBuf {
         self.dir.join(format!("{name}.plan"))
+    }
+
+    /// Writes a plan and returns the job that runs it.
+    pub(super) fn job(&self, name: &str, plan: &Plan, options: &RunOptions) -> Result<RunJob> {
+        let path = self.path(name);
+        fs::write(&path, plan.to_string()).with_context(|| format!("writing {}", path.display()))?;
+        Ok(RunJob::new(PlanSource { what: path.display().to_string(), options: options.clone() }))
     }
 }
 
