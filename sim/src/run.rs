@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cluster;
 use crate::event_log::{EventLog, SeriesPoints, TimelineEvent, listen_to_logs};
-use crate::injector::FaultInjector;
+use crate::injector::{CALLS_CUT, FaultInjector};
 use crate::oracle::{OracleReport, Violation, availability, idle_traffic, resources, uncaused_failures};
 use crate::post_checks;
 use crate::run_observer::RunObserver;
@@ -274,7 +274,7 @@ impl Run<'_> {
             injector.final_restart(self.world);
             self.check_recovery_phase(&mut injector);
         }
-        self.count_disk_faults(&mut injector);
+        self.count_device_faults(&mut injector);
         Some(injector)
     }
 
@@ -363,13 +363,18 @@ impl Run<'_> {
         false
     }
 
-    /// Adds the devices' own counters.
-    fn count_disk_faults(&mut self, injector: &mut FaultInjector) {
+    /// Adds the counters of the network and of the devices.
+    fn count_device_faults(&mut self, injector: &mut FaultInjector) {
+        let calls_cut = self.world.calls_cut();
+        if calls_cut > 0 {
+            injector.fired.insert(CALLS_CUT.to_string(), calls_cut);
+        }
         for host in self.plan.servers() {
             for counts in self.world.machine(&host.name()).fault_counts() {
                 let named = [
                     ("disk: writes lost", counts.writes_lost),
                     ("disk: writes torn", counts.writes_torn),
+                    ("disk: pages lost", counts.pages_lost),
                     ("disk: names lost", counts.names_lost),
                     ("disk: operations failed", counts.ops_failed),
                     ("disk: syncs failed", counts.syncs_failed),

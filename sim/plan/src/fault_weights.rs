@@ -24,6 +24,8 @@ fn weights_of(kind: FaultKind) -> &'static [(FaultProfile, u32)] {
         PowerCut => &[(Crash, 4)],
         PowerCutInDisk => &[(Crash, 6)],
         PowerCutAfter => &[(Crash, 8)],
+        PowerCutPages => &[(Crash, 6), (Disk, 4)],
+        RollingRestart => &[(Crash, 2)],
         ZonePowerCut => &[(Crash, 2)],
         StrikeAfter => &[(Crash, 4), (Network, 6)],
         StrikeLeader => &[(Crash, 3), (Network, 3)],
@@ -36,6 +38,7 @@ fn weights_of(kind: FaultKind) -> &'static [(FaultProfile, u32)] {
         SlowLink => &[(Network, 3)],
         Loss => &[(Network, 2)],
         Reset => &[(Network, 3)],
+        CutCall => &[(Network, 6)],
         NoConnect => &[(Network, 2)],
 
         DiskStall => &[(Disk, 3)],
@@ -57,6 +60,12 @@ fn weights_of(kind: FaultKind) -> &'static [(FaultProfile, u32)] {
         FaultKind::Memory => &[(FaultProfile::Memory, 2)],
         SlowCpu => &[(FaultProfile::Memory, 1)],
     }
+}
+
+/// Returns true for kinds that are younger than kept seeds. They are drawn from a stream of their own, which leaves all
+/// other draws of a seed as they were.
+pub(crate) fn is_late(kind: FaultKind) -> bool {
+    matches!(kind, FaultKind::PowerCutPages | FaultKind::RollingRestart | FaultKind::CutCall)
 }
 
 /// Returns all profiles with their kinds and weights, in the order of draws.

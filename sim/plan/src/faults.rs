@@ -21,6 +21,16 @@ words! {
 }
 
 words! {
+    /// Part of a call, by the direction of its bytes.
+    pub enum CallPart {
+        /// What the host that opened the connection sends.
+        Request = "request",
+        /// What the host that accepted it sends.
+        Answer = "answer",
+    }
+}
+
+words! {
     /// Directory of a host.
     pub enum HostDir {
         Wal = "wal",
@@ -85,6 +95,11 @@ records! {
         PowerCutInDisk = "power-cut-in-disk" { dir: HostDir, op: u32, down: Duration },
         /// Power cut within the `op`-th disk operation after the `nth` occurrence of the trigger from now.
         PowerCutAfter = "power-cut-after" { moment: Trigger, nth: u32, dir: HostDir, op: u32, down: Duration },
+        /// Power cut after which disks keep any pages of unsynced writes, not only the first ones.
+        PowerCutPages = "power-cut-pages" { down: Duration },
+        /// Kills the servers of the target's role one after the other, the target first, one `every` so often. Each
+        /// restarts after `down`.
+        RollingRestart = "rolling-restart" { down: Duration, every: Duration },
         /// Power cut of the target and these hosts together.
         ZonePowerCut = "zone-power-cut" { others: Vec<Host>, down: Duration },
         /// Applies a fault to the target at the `nth` occurrence of the trigger from now.
@@ -108,6 +123,9 @@ records! {
         Loss = "loss" { percent: u8, span: Duration },
         /// Resets every connection between the two hosts.
         Reset = "reset" { peer: Host },
+        /// Resets the connection of a call from the peer to the target within the `nth` write of that part from now: some
+        /// of its bytes arrive. It waits no longer than `span`.
+        CutCall = "cut-call" { peer: Host, part: CallPart, nth: u32, span: Duration },
         /// New connections to the target are refused, or hang.
         NoConnect = "no-connect" { hang: bool, span: Duration },
 
@@ -165,9 +183,11 @@ impl FaultKind {
     pub fn disk_effect(self) -> DiskEffect {
         use FaultKind::*;
         match self {
-            Kill | PowerCut | PowerCutInDisk | PowerCutAfter | ZonePowerCut | StrikeAfter | StrikeLeader
-            | Pause => DiskEffect::None,
-            Isolate | CutLink | CutPeers | Swizzle | SlowLink | Loss | Reset | NoConnect => DiskEffect::None,
+            Kill | PowerCut | PowerCutInDisk | PowerCutAfter | PowerCutPages | RollingRestart
+            | ZonePowerCut | StrikeAfter | StrikeLeader | Pause => DiskEffect::None,
+            Isolate | CutLink | CutPeers | Swizzle | SlowLink | Loss | Reset | CutCall | NoConnect => {
+                DiskEffect::None
+            }
             DiskError | DiskFull | SyncError | ReadErrors => DiskEffect::FailsReplicas,
             BitRot | LostWrite | MisdirectedWrite => DiskEffect::SilentCorruption,
             Wipe => DiskEffect::Wipe,
@@ -199,12 +219,12 @@ impl Fault {
     pub fn cuts_power(&self) -> bool {
         use FaultKind::*;
         match self.kind() {
-            PowerCut | PowerCutInDisk | PowerCutAfter | ZonePowerCut | PowerCutInSync => true,
+            PowerCut | PowerCutInDisk | PowerCutAfter | PowerCutPages | ZonePowerCut | PowerCutInSync => true,
             DiskError | SyncError => true,
             // A wipe includes a power cut. It is only a power cut while other replicas still lack data.
             Wipe => true,
-            Kill | StrikeAfter | StrikeLeader | Pause => false,
-            Isolate | CutLink | CutPeers | Swizzle | SlowLink | Loss | Reset | NoConnect => false,
+            Kill | RollingRestart | StrikeAfter | StrikeLeader | Pause => false,
+            Isolate | CutLink | CutPeers | Swizzle | SlowLink | Loss | Reset | CutCall | NoConnect => false,
             DiskStall | DiskSlow | DiskFull | ReadErrors | BitRot | LostWrite | MisdirectedWrite => false,
             ClockJump | ClockDrift | ClockError | Memory | SlowCpu => false,
         }
@@ -217,6 +237,8 @@ impl Fault {
             | Fault::PowerCutInDisk { down, .. }
             | Fault::PowerCutAfter { down, .. }
             | Fault::PowerCutInSync { down, .. }
+            | Fault::PowerCutPages { down }
+            | Fault::RollingRestart { down, .. }
             | Fault::ZonePowerCut { down, .. }
             | Fault::Wipe { down } => Some(down),
             Fault::Pause { span }
@@ -228,6 +250,7 @@ impl Fault {
             | Fault::Swizzle { span }
             | Fault::SlowLink { span, .. }
             | Fault::Loss { span, .. }
+            | Fault::CutCall { span, .. }
             | Fault::NoConnect { span, .. }
             | Fault::DiskStall { span, .. }
             | Fault::DiskSlow { span, .. }

@@ -54,9 +54,9 @@ impl Disturbances {
                 self.begin(host, fault.word(), now);
             }
             // Recorded where they are applied, with the hosts that they affect.
-            Kill | PowerCut | PowerCutInDisk | PowerCutAfter | PowerCutInSync | ZonePowerCut | Wipe
-            | Pause | StrikeAfter | StrikeLeader | Isolate | CutLink | CutPeers | Swizzle | SlowLink
-            | Loss | Reset | NoConnect => {}
+            Kill | PowerCut | PowerCutInDisk | PowerCutAfter | PowerCutInSync | PowerCutPages
+            | RollingRestart | ZonePowerCut | Wipe | Pause | StrikeAfter | StrikeLeader | Isolate
+            | CutLink | CutPeers | Swizzle | SlowLink | Loss | Reset | CutCall | NoConnect => {}
         }
     }
 

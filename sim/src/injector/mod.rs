@@ -15,6 +15,7 @@ use std::time::Duration;
 use engine::disk::mem::{DiskOpKind, MemDisk, WriteDamage};
 
 use crate::cluster::{DATA_DIR, WAL_DIR, device_cost};
+use crate::net::call_cuts::CallCutId;
 use crate::trigger::{ArmedTrigger, TriggerAction};
 use crate::world::{LinkRule, LinkRuleId, World};
 use cut_links::CutLinks;
@@ -43,6 +44,10 @@ enum ScheduledAction {
     Resume(Host),
     AddRule(LinkRule, Duration),
     RemoveRule(LinkRuleId),
+    /// A call to cut is not awaited any longer.
+    DisarmCallCut(CallCutId),
+    /// A server is killed, and restarts after this time.
+    Kill(Host, Duration),
     DiskSpeed(Host, HostDir),
     DiskSpace(Host, HostDir),
     ReadErrors(Host, HostDir),
@@ -59,16 +64,21 @@ enum ScheduledAction {
     HealthCheck(Host),
 }
 
+/// Counter of calls that were cut.
+pub const CALLS_CUT: &str = "net: calls cut";
+
 /// Kinds of faults that wait for an operation of a device, with the device's counter of them.
 pub const FAULT_COUNTERS: &[(&str, &str)] = &[
     ("bit-rot", "disk: bits flipped"),
     ("disk-error", "disk: operations failed"),
     ("disk-full", "disk: full"),
+    ("cut-call", CALLS_CUT),
     ("lost-write", "disk: writes never made"),
     ("misdirected-write", "disk: writes misdirected"),
     ("power-cut", "disk: names lost"),
     ("power-cut", "disk: writes lost"),
     ("power-cut", "disk: writes torn"),
+    ("power-cut-pages", "disk: pages lost"),
     ("power-cut-in-sync", "disk: power cuts in sync"),
     ("sync-error", "disk: syncs failed"),
 ];
@@ -209,6 +219,10 @@ impl FaultInjector {
                     world.remove_rule(id);
                 }
             }
+            ScheduledAction::DisarmCallCut(id) => world.disarm_call_cut(id),
+            ScheduledAction::Kill(host, down) => {
+                self.take_down(world, host, down, |world, host| world.kill(host));
+            }
             ScheduledAction::DiskSpeed(host, dir) => world.machine(&host.name()).slow_disk(name(dir), 1),
             ScheduledAction::DiskSpace(host, dir) => {
                 world.machine(&host.name()).disk(name(dir)).set_free(DISK_FREE)
@@ -298,9 +312,9 @@ impl FaultInjector {
     fn apply(&mut self, world: &mut dyn World, target: Host, kind: &Fault) -> bool {
         use FaultKind::*;
         match kind.kind() {
-            Kill | PowerCut | PowerCutInDisk | PowerCutAfter | PowerCutInSync | ZonePowerCut | Wipe
-            | Pause => self.apply_process_fault(world, target, kind),
-            Isolate | CutLink | CutPeers | Swizzle | SlowLink | Loss | Reset | NoConnect => {
+            Kill | PowerCut | PowerCutInDisk | PowerCutAfter | PowerCutInSync | PowerCutPages
+            | RollingRestart | ZonePowerCut | Wipe | Pause => self.apply_process_fault(world, target, kind),
+            Isolate | CutLink | CutPeers | Swizzle | SlowLink | Loss | Reset | CutCall | NoConnect => {
                 self.apply_network_fault(world, target, kind)
             }
             DiskStall | DiskSlow | DiskError | DiskFull | SyncError | ReadErrors | BitRot | LostWrite
@@ -318,6 +332,18 @@ impl FaultInjector {
             Fault::Kill { down } => self.take_down(world, target, *down, |world, host| world.kill(host)),
             Fault::PowerCut { down } => {
                 self.take_down(world, target, *down, |world, host| world.cut_power(host))
+            }
+            Fault::PowerCutPages { down } => self.take_down(world, target, *down, |world, host| {
+                let machine = world.machine(host);
+                [WAL_DIR, DATA_DIR].iter().for_each(|dir| machine.disk(dir).scatter_unsynced());
+                world.cut_power(host);
+            }),
+            Fault::RollingRestart { down, every } => {
+                let now = world.now();
+                for (number, host) in (1_u32..).zip(self.role_after(target)) {
+                    self.at(now + *every * number, ScheduledAction::Kill(host, *down));
+                }
+                self.take_down(world, target, *down, |world, host| world.kill(host))
             }
             Fault::ZonePowerCut { others, down } => {
                 let mut applied = 0;
@@ -380,6 +406,15 @@ impl FaultInjector {
             }
             other => unreachable!("{} is no fault of a process", other.word()),
         }
+    }
+
+    /// Returns the other servers of the host's role, in order, from the next one on.
+    fn role_after(&self, host: Host) -> Vec<Host> {
+        let is_master = |host: &Host| matches!(host, Host::Master(_));
+        let role: Vec<Host> =
+            self.hosts.keys().copied().filter(|other| is_master(other) == is_master(&host)).collect();
+        let later = role.iter().filter(|other| **other > host);
+        later.chain(role.iter().filter(|other| **other < host)).copied().collect()
     }
 
     /// Returns the disk within one of whose operations the target loses power.
@@ -497,6 +532,7 @@ impl FaultInjector {
                 ScheduledAction::Begin(_)
                     | ScheduledAction::AddRule(..)
                     | ScheduledAction::Start(..)
+                    | ScheduledAction::Kill(..)
                     | ScheduledAction::HealthCheck(..)
             );
             if !begins {

@@ -74,6 +74,12 @@ impl FaultInjector {
                 self.rules_between(world, target, None, LinkDirection::In, effect, *span);
             }
             Fault::Swizzle { span } => self.swizzle(world, target, *span),
+            Fault::CutCall { peer, part, nth, span } => {
+                let until = world.now() + *span;
+                self.disturbances.span(vec![target, *peer], kind.word(), world.now(), until);
+                let id = world.arm_call_cut(&peer.name(), &target.name(), *part, *nth);
+                self.at(until, ScheduledAction::DisarmCallCut(id));
+            }
             Fault::Reset { peer } => {
                 self.disturbances.span(vec![target, *peer], kind.word(), world.now(), world.now());
                 return world.reset_between(&target.name(), &peer.name()) > 0;

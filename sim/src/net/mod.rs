@@ -28,13 +28,16 @@ use std::task::Waker;
 use bytes::BufMut;
 
 use attempt::ConnectAttempt;
+use call_cuts::CallCuts;
 use capacity::{CapacityUsed, HostCapacity, SEGMENT_BYTES_MAX};
 use pipe::{Pipe, PipeRead};
 use rules::{HostId, LinkEffect, Rule, RuleId, Rules};
 use sim_plan::NetworkSpec as Profile;
 use sim_plan::RandomStream;
+use sim_plan::faults::CallPart;
 
 mod attempt;
+pub mod call_cuts;
 pub mod capacity;
 mod connect;
 pub mod pipe;
@@ -108,6 +111,8 @@ pub struct Network {
     conns: BTreeMap<ConnId, Conn>,
     attempts: BTreeMap<ConnId, ConnectAttempt>,
     rules: Rules,
+    /// Calls to cut.
+    pub cuts: CallCuts<HostId>,
     events: BTreeMap<(u64, u64), Event>,
     next_event: u64,
     next_conn: u64,
@@ -140,6 +145,7 @@ impl Network {
             conns: BTreeMap::new(),
             attempts: BTreeMap::new(),
             rules: Rules::default(),
+            cuts: CallCuts::default(),
             events: BTreeMap::new(),
             next_event: 0,
             next_conn: 0,
@@ -265,8 +271,28 @@ impl Network {
             return None;
         }
         let count = self.cut(bytes.len().min(free_bytes).min(SEGMENT_BYTES_MAX));
-        self.send(now, id, side, Some(&bytes[..count]));
+        match self.is_call_cut(id, side) {
+            true => self.cut_call(now, id, side, &bytes[..count]),
+            false => self.send(now, id, side, Some(&bytes[..count])),
+        }
         Some(Ok(count))
+    }
+
+    /// Counts a write for the calls to cut; true if this one is cut.
+    fn is_call_cut(&mut self, id: ConnId, side: Side) -> bool {
+        let Some(conn) = self.conns.get(&id) else { return false };
+        let part = if side == 0 { CallPart::Request } else { CallPart::Answer };
+        self.cuts.is_due(&conn.ends[0].host, &conn.ends[1].host, part)
+    }
+
+    /// Sends the first half of the bytes, then resets the connection. The writer is told at its next operation.
+    fn cut_call(&mut self, now: u64, id: ConnId, side: Side, bytes: &[u8]) {
+        let half = &bytes[..bytes.len() / 2];
+        if !half.is_empty() {
+            self.send(now, id, side, Some(half));
+        }
+        self.send_reset(now, id, 1 - side);
+        self.break_end(id, side);
     }
 
     /// Returns a random part of a write's length, at times.

@@ -168,3 +168,23 @@ fn ends_are_half_closed_one_by_one() {
     assert_eq!(world.read((id, 0)), Some(Ok(5)));
     assert!(world.write((id, 0), b"x").expect("at once").is_err());
 }
+
+#[test]
+fn a_cut_call_arrives_in_part_and_both_ends_are_reset() {
+    let mut world = World::new();
+    let id = world.connection();
+    world.net.cuts.arm(world.a, world.b, CallPart::Answer, 2);
+    world.write((id, 0), b"request");
+    world.write((id, 1), b"first");
+    world.pass(5);
+    assert_eq!((world.read((id, 1)), world.read((id, 0))), (Some(Ok(7)), Some(Ok(5))), "nothing is cut");
+    assert_eq!(world.write((id, 1), b"answer").map(|written| written.ok()), Some(Some(6)));
+    assert_eq!(world.read((id, 1)), Some(Err(io::ErrorKind::ConnectionReset)), "the writer's end");
+    world.net.advance(world.now + MS);
+    world.now += MS;
+    let part = world.read((id, 0));
+    assert!(matches!(part, Some(Ok(3)) | Some(Err(io::ErrorKind::ConnectionReset))), "{part:?}");
+    world.pass(5);
+    assert_eq!(world.read((id, 0)), Some(Err(io::ErrorKind::ConnectionReset)));
+    assert_eq!(world.net.cuts.cut, 1);
+}

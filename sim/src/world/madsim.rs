@@ -25,8 +25,10 @@ use super::{HostProgram, LinkRule, LinkRuleId, StopReason, World, WorldFailure};
 use crate::event_log::{EventLog, ExecutionContext, InContext};
 use crate::machine::Machine;
 use crate::net::Network;
+use crate::net::call_cuts::CallCutId;
 use crate::net::capacity::{CapacityUsed, HostCapacity};
 use crate::net::rules::{HostId, Rule, RuleId};
+use sim_plan::faults::CallPart;
 
 /// Resolution of madsim's timers.
 const TICK: Duration = Duration::from_millis(1);
@@ -275,6 +277,19 @@ impl World for MadsimWorld {
             &format!("reset connections with {other}"),
         );
         self.virtual_world.net(|net, _| net.reset_between(a, b))
+    }
+
+    fn arm_call_cut(&mut self, opener: &str, acceptor: &str, part: CallPart, nth: u32) -> CallCutId {
+        let (from, to) = (self.id(opener), self.id(acceptor));
+        self.virtual_world.net(|net, _| net.cuts.arm(from, to, part, nth))
+    }
+
+    fn disarm_call_cut(&mut self, id: CallCutId) {
+        self.virtual_world.net(|net, _| net.cuts.disarm(id));
+    }
+
+    fn calls_cut(&self) -> u64 {
+        self.virtual_world.net(|net, _| net.cuts.cut)
     }
 
     fn log(&self) -> &EventLog {

@@ -17,7 +17,9 @@ use nyala_common::env::Env;
 
 use crate::event_log::EventLog;
 use crate::machine::Machine;
+use crate::net::call_cuts::CallCutId;
 use crate::net::rules::LinkEffect;
+use sim_plan::faults::CallPart;
 
 #[cfg(madsim)]
 pub mod madsim;
@@ -112,6 +114,13 @@ pub trait World {
 
     /// Resets every connection between two hosts; returns their number.
     fn reset_between(&mut self, one: &str, other: &str) -> usize;
+
+    /// Arms the cut of a call: the connection from `opener` to `acceptor` is reset within the `nth` write of this part.
+    fn arm_call_cut(&mut self, opener: &str, acceptor: &str, part: CallPart, nth: u32) -> CallCutId;
+    fn disarm_call_cut(&mut self, id: CallCutId);
+
+    /// Returns the number of calls that were cut.
+    fn calls_cut(&self) -> u64;
 
     fn log(&self) -> &EventLog;
 

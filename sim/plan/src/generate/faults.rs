@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use crate::draws::{MS, SECOND, rounded};
-use crate::fault_weights::{percent_of, weighted_kinds};
+use crate::fault_weights::{is_late, percent_of, weighted_kinds};
 use crate::faults::{
-    DiskEffect, Fault, FaultKind, HostDir, LinkDirection, TimedFault, Trigger, TriggeredFault,
+    CallPart, DiskEffect, Fault, FaultKind, HostDir, LinkDirection, TimedFault, Trigger, TriggeredFault,
 };
 use crate::host::Host;
 use crate::profile::{FaultProfile, PlanSize};
@@ -14,6 +14,9 @@ use crate::spec::ClusterSpec;
 
 /// Time from the beginning of the workload to the first fault.
 const CALM_START: Duration = Duration::from_millis(300);
+
+/// Most faults of late kinds in a plan.
+const LATE_FAULTS_MAX: u64 = 4;
 
 pub(super) struct FaultGenerator<'a> {
     random: &'a mut RandomStream,
@@ -32,10 +35,23 @@ impl<'a> FaultGenerator<'a> {
         profile: FaultProfile,
         clients: u8,
     ) -> FaultGenerator<'a> {
+        let tservers = u64::from(cluster.tservers);
+        let fragile = (cluster.replicas >= 3).then(|| Host::Tserver(random.below(tservers) as u8));
+        FaultGenerator::of_kinds(random, cluster, profile, clients, fragile, |kind| !is_late(kind))
+    }
+
+    /// Creates a generator of the kinds for which `is_drawn` is true.
+    fn of_kinds(
+        random: &'a mut RandomStream,
+        cluster: &ClusterSpec,
+        profile: FaultProfile,
+        clients: u8,
+        fragile: Option<Host>,
+        is_drawn: fn(FaultKind) -> bool,
+    ) -> FaultGenerator<'a> {
         let (masters, tservers) = (cluster.masters, cluster.tservers);
-        let fragile = (cluster.replicas >= 3).then(|| Host::Tserver(random.below(u64::from(tservers)) as u8));
         let mut weights = Vec::new();
-        for (of, kind, weight) in weighted_kinds() {
+        for (of, kind, weight) in weighted_kinds().filter(|(_, kind, _)| is_drawn(*kind)) {
             if random.percent(percent_of(profile, of)) && (!kind.loses_durable_data() || fragile.is_some()) {
                 weights.push((kind, weight * random.pick(&[1, 3, 9])));
             }
@@ -63,6 +79,23 @@ impl<'a> FaultGenerator<'a> {
             !matches!(fault.kind, Fault::Wipe { .. }) || !std::mem::replace(&mut wiped, true)
         });
         faults
+    }
+
+    /// Draws a few faults of late kinds, which lose no durable data.
+    pub(super) fn late_faults(
+        random: &'a mut RandomStream,
+        cluster: &ClusterSpec,
+        profile: FaultProfile,
+        clients: u8,
+        work: Duration,
+    ) -> Vec<TimedFault> {
+        let mut draw = FaultGenerator::of_kinds(random, cluster, profile, clients, None, is_late);
+        if draw.weights.is_empty() {
+            return Vec::new();
+        }
+        let end = (work + SECOND).as_micros() as u64;
+        let count = draw.random.between(1, LATE_FAULTS_MAX);
+        (0..count).map(|_| draw.fault(end)).collect()
     }
 
     fn fault(&mut self, end_micros: u64) -> TimedFault {
@@ -102,6 +135,11 @@ impl<'a> FaultGenerator<'a> {
                 let (moment, nth) = (draw.trigger(), draw.countdown(6));
                 PowerCutAfter { moment, nth, dir: draw.dir(), op: draw.countdown(25), down }
             }),
+            Kind::PowerCutPages => self.process(|_, down| PowerCutPages { down }),
+            Kind::RollingRestart => self.process(|draw, down| {
+                let down = rounded(down / 5);
+                RollingRestart { down, every: down + rounded(draw.random.span(100 * MS, 3 * SECOND)) }
+            }),
             Kind::StrikeAfter => self.process(|draw, span| {
                 let (moment, nth) = (draw.trigger(), draw.countdown(4));
                 StrikeAfter { moment, nth, blow: draw.triggered_fault(), span }
@@ -126,6 +164,12 @@ impl<'a> FaultGenerator<'a> {
                 SlowLink { peer: draw.peer(target), latency, span }
             }),
             Kind::Loss => self.network(|draw, span| Loss { percent: draw.countdown(40) as u8, span }),
+            Kind::CutCall => self.network(|draw, span| CutCall {
+                peer: draw.peer(target),
+                part: draw.random.pick(CallPart::ALL),
+                nth: draw.countdown(30),
+                span,
+            }),
             Kind::Reset => self.network(|draw, _| Reset { peer: draw.peer(target) }),
             Kind::NoConnect => self.network(|draw, span| NoConnect { hang: draw.random.percent(50), span }),
 

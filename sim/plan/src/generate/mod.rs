@@ -96,6 +96,9 @@ impl Plan {
         };
         if size != PlanSize::Bench {
             ops::replace_with_auto_increment(&mut stream("numbered"), &mut plan.clients);
+            let (random, count) = (&mut stream("late faults"), plan.clients.len() as u8);
+            plan.faults.extend(FaultGenerator::late_faults(random, &plan.cluster, profile, count, work));
+            plan.faults.sort_by_key(|fault| fault.at);
             add_scenarios(&mut plan, profile, work);
         }
         plan.correct_timing();
@@ -162,9 +165,10 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::fault_weights::is_late;
 
     /// Hash over the text of the plans of 12 seeds, for every profile and both sizes of runs.
-    const PLANS_HASH: u64 = 0x9b58_4895_fede_ef9c;
+    const PLANS_HASH: u64 = 0xcaee_5220_abbc_b8a5;
 
     #[test]
     fn plans_of_seeds_stay_the_same() {
@@ -209,6 +213,19 @@ mod tests {
         let words = Fault::WORDS.iter().chain(ClientOp::WORDS).filter(|word| !rare.contains(word));
         let missing: Vec<_> = words.filter(|word| !seen.contains(**word)).collect();
         assert!(missing.is_empty(), "no seed draws {missing:?}");
+    }
+
+    #[test]
+    fn late_faults_change_no_other_draw_of_a_seed() {
+        for seed in 0..100 {
+            let plan = Plan::generate(seed, FaultProfile::Clock, PlanSize::Smoke);
+            assert!(!plan.faults.iter().any(|fault| is_late(fault.kind.kind())), "no late kind is of clocks");
+        }
+        let plans = (0..100).map(|seed| Plan::generate(seed, FaultProfile::Network, PlanSize::Smoke));
+        let with_late: Vec<Plan> =
+            plans.filter(|plan| plan.faults.iter().any(|fault| is_late(fault.kind.kind()))).collect();
+        assert!(with_late.len() > 30, "only {} plans cut calls", with_late.len());
+        assert!(with_late.iter().all(|plan| plan.faults.is_sorted_by_key(|fault| fault.at)));
     }
 
     #[test]

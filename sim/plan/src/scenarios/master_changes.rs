@@ -58,9 +58,8 @@ fn restarts_master(fault: &TimedFault) -> bool {
     let others = matches!(&fault.kind, Fault::ZonePowerCut { others, .. } if others.iter().any(is_master));
     let kills = match &fault.kind {
         Fault::StrikeAfter { blow, .. } | Fault::StrikeLeader { blow, .. } => *blow == TriggeredFault::Kill,
-        Fault::Kill { .. } | DiskError { .. } | DiskFull { .. } | SyncError { .. } | ReadErrors { .. } => {
-            true
-        }
+        Fault::Kill { .. } | Fault::RollingRestart { .. } => true,
+        DiskError { .. } | DiskFull { .. } | SyncError { .. } | ReadErrors { .. } => true,
         BitRot { .. } | LostWrite { .. } | MisdirectedWrite { .. } => true,
         kind => kind.cuts_power(),
     };

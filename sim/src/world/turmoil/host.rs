@@ -18,6 +18,8 @@ use tokio::runtime::Handle;
 use super::super::{BOOTED, EPOCH, StopReason, WorldFailure};
 use crate::event_log::{EventLog, ExecutionContext, InContext, Series};
 use crate::machine::Machine;
+use crate::net::call_cuts::CallCuts;
+use sim_plan::faults::CallPart;
 
 /// Addresses by name.
 pub(super) type HostAddresses = Arc<Mutex<BTreeMap<String, IpAddr>>>;
@@ -25,10 +27,15 @@ pub(super) type HostAddresses = Arc<Mutex<BTreeMap<String, IpAddr>>>;
 pub(super) type Signals = Arc<Mutex<VecDeque<TurmoilSignal>>>;
 pub(super) type TurmoilSignal = Result<StopReason, WorldFailure>;
 pub(super) type Streams = Arc<Mutex<Vec<Arc<StreamState>>>>;
+/// Calls to cut, by the addresses of their hosts.
+pub(super) type ArmedCuts = Arc<Mutex<CallCuts<IpAddr>>>;
 
 /// The reset state of a stream, and the tasks to wake on a reset.
 pub(super) struct StreamState {
+    /// Own address and the peer's.
     pub ips: [IpAddr; 2],
+    /// True if this end opened the connection.
+    is_opener: bool,
     reset: AtomicBool,
     wakers: Mutex<[Option<Waker>; 2]>,
 }
@@ -75,6 +82,7 @@ pub(super) struct TurmoilHost {
     pub last: AtomicU64,
     pub signals: Signals,
     pub streams: Streams,
+    pub cuts: ArmedCuts,
 }
 
 impl ExecutionContext for TurmoilHost {
@@ -243,7 +251,7 @@ impl Net for HostNet {
                 Err(_) => "not connected",
             };
             self.host.record(outcome, addr.to_string().as_bytes());
-            Ok(HostStream::new(&self.host, connected?, addr.ip()))
+            Ok(HostStream::new(&self.host, connected?, addr.ip(), true))
         })
     }
 
@@ -280,7 +288,7 @@ impl Listener for HostListener {
         Box::pin(async move {
             let (stream, remote) = self.listener.accept().await?;
             self.host.record("accept", remote.to_string().as_bytes());
-            Ok((HostStream::new(&self.host, stream, remote.ip()), remote))
+            Ok((HostStream::new(&self.host, stream, remote.ip(), false), remote))
         })
     }
 }
@@ -298,11 +306,31 @@ const CUT_ONE_IN: u64 = 8;
 
 impl HostStream {
     #[allow(clippy::new_ret_no_self, reason = "a stream is known by its trait")]
-    fn new(host: &Arc<TurmoilHost>, stream: TcpStream, remote: IpAddr) -> Stream {
-        let wakers = Mutex::default();
-        let fate = Arc::new(StreamState { ips: [host.ip, remote], reset: AtomicBool::new(false), wakers });
+    fn new(host: &Arc<TurmoilHost>, stream: TcpStream, remote: IpAddr, is_opener: bool) -> Stream {
+        let (ips, reset, wakers) = ([host.ip, remote], AtomicBool::new(false), Mutex::default());
+        let fate = Arc::new(StreamState { ips, is_opener, reset, wakers });
         host.streams.lock().push(fate.clone());
         Box::new(HostStream { host: host.clone(), stream, fate })
+    }
+}
+
+impl HostStream {
+    /// Counts a write for the calls to cut; true if this one is cut.
+    fn is_call_cut(&self) -> bool {
+        let [own, peer] = &self.fate.ips;
+        let mut cuts = self.host.cuts.lock();
+        match self.fate.is_opener {
+            true => cuts.is_due(own, peer, CallPart::Request),
+            false => cuts.is_due(peer, own, CallPart::Answer),
+        }
+    }
+
+    /// Resets both ends of the connection. This world cannot tell connections of two hosts apart, so all of them are.
+    fn cut(&self) {
+        let [own, peer] = self.fate.ips;
+        let between = |state: &&Arc<StreamState>| state.ips == [own, peer] || state.ips == [peer, own];
+        let reset: Vec<_> = self.host.streams.lock().iter().filter(between).cloned().collect();
+        reset.iter().for_each(|state| state.reset());
     }
 }
 
@@ -329,6 +357,10 @@ impl AsyncWrite for HostStream {
             length = 1 + (drawn / CUT_ONE_IN) as usize % (length - 1);
         }
         let written = ready!(Pin::new(&mut self.stream).poll_write(cx, &bytes[..length]));
+        if self.is_call_cut() {
+            self.host.record("cut", &bytes[..length]);
+            self.cut();
+        }
         if let Ok(written) = &written {
             self.host.record("write", &bytes[..*written]);
             let (log, name) = (&self.host.machine.log, &self.host.machine.name);

@@ -27,8 +27,11 @@ use nyala_common::env::Env;
 use super::{EPOCH, HostProgram, LinkRule, LinkRuleId, StopReason, World, WorldFailure};
 use crate::event_log::{EventLog, InContext, RunFingerprint};
 use crate::machine::Machine;
+use crate::net::call_cuts::CallCutId;
 use crate::net::rules::LinkEffect;
-use host::{HostAddresses, Signals, StreamState, Streams, TurmoilHost, TurmoilSignal};
+use sim_plan::faults::CallPart;
+
+use host::{ArmedCuts, HostAddresses, Signals, StreamState, Streams, TurmoilHost, TurmoilSignal};
 
 mod host;
 
@@ -55,6 +58,7 @@ pub struct TurmoilWorld {
     /// Pairs of machines whose link is held now.
     held: Vec<(String, String)>,
     streams: Streams,
+    cuts: ArmedCuts,
     cost: Option<engine::disk::mem::DiskCost>,
 }
 
@@ -84,6 +88,7 @@ impl TurmoilWorld {
             paused: Vec::new(),
             held: Vec::new(),
             streams: Streams::default(),
+            cuts: ArmedCuts::default(),
             cost: None,
         }
     }
@@ -209,6 +214,7 @@ impl TurmoilWorld {
             last: AtomicU64::new(0),
             signals: self.signals.clone(),
             streams: self.streams.clone(),
+            cuts: self.cuts.clone(),
         })
     }
 
@@ -409,6 +415,19 @@ impl World for TurmoilWorld {
         drop(streams);
         reset.iter().for_each(|fate| fate.reset());
         reset.len()
+    }
+
+    fn arm_call_cut(&mut self, opener: &str, acceptor: &str, part: CallPart, nth: u32) -> CallCutId {
+        let (from, to) = (self.ip(opener), self.ip(acceptor));
+        self.cuts.lock().arm(from, to, part, nth)
+    }
+
+    fn disarm_call_cut(&mut self, id: CallCutId) {
+        self.cuts.lock().disarm(id);
+    }
+
+    fn calls_cut(&self) -> u64 {
+        self.cuts.lock().cut
     }
 
     fn log(&self) -> &EventLog {
