@@ -144,6 +144,8 @@ fn print_plan(plan: &Plan) -> Result<bool> {
 }
 
 fn replay(args: &ReplayArgs) -> Result<bool> {
+    // A wrong argument is none of the run.
+    args.source.plan()?;
     let events = args.events.clone();
     let job =
         run_process::RunJob { events, timeline: args.log, ..run_process::RunJob::new(args.source.clone()) };
