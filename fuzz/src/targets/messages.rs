@@ -93,7 +93,8 @@ const PLAIN: &[Kind] = plain![
     GetStatusRequestPb,
     SetServerWallClockForTestsRequestPb,
     DumpMemTrackersRequestPb,
-    HoldHistoryRequestPb
+    HoldHistoryRequestPb,
+    NyalaRaiseLevelRequestPb
 ];
 
 /// Messages that are converted, with the check of the conversion.

@@ -7,12 +7,13 @@ use engine::disk;
 use engine::error::{Error, ErrorKind, Result};
 use engine::format_level::{FormatLevel, LevelRange};
 
-use super::tests::{Cluster, PATIENCE, count, create, insert};
+use super::tests::{Cluster, PATIENCE, create, insert};
 use crate::dirs::ServerKind;
 use crate::master;
 use crate::server::startup::{self, RunningServer};
 use crate::tserver;
-use nyala_client::{Client, Table};
+
+use nyala_client::{Client, ReadMode, ScanSpec, Table};
 
 const LAST: LevelRange = LevelRange::FIRST;
 const THIS: LevelRange = LevelRange::PROGRAM;
@@ -33,6 +34,17 @@ async fn start(cluster: &Cluster, kind: ServerKind, at: usize, levels: LevelRang
             Ok(RunningServer::TabletServer(Box::new(tserver::run(env.clone(), config).await?)))
         }
     }
+}
+
+/// Returns the number of rows, all those written by this client included: a scan of the latest state may meet a leader
+/// that does not know its successor yet.
+async fn count(table: &Table) -> Result<usize> {
+    let mut scanner = table.scan(ScanSpec { read_mode: ReadMode::YourWrites, ..ScanSpec::default() })?;
+    let mut rows = 0;
+    while let Some(batch) = scanner.next_batch().await? {
+        rows += batch.num_rows();
+    }
+    Ok(rows)
 }
 
 /// A cluster that is upgraded, and rows that are written meanwhile.
