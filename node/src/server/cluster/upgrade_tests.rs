@@ -12,7 +12,6 @@ use crate::dirs::ServerKind;
 use crate::master;
 use crate::server::startup::{self, RunningServer};
 use crate::tserver;
-
 use nyala_client::{Client, ReadMode, ScanSpec, Table};
 
 const LAST: LevelRange = LevelRange::FIRST;
