@@ -86,7 +86,7 @@ const NO_SIMULATOR: &[BannedText] = &[
     BannedText { text: "turmoil", except: &[], reason: "no node source knows a simulator" },
 ];
 
-pub(super) static CRATES: [CrateRules; 6] = [
+pub(super) static CRATES: [CrateRules; 7] = [
     CrateRules {
         source: "engine/src",
         exempt: &[],
@@ -180,6 +180,22 @@ pub(super) static CRATES: [CrateRules; 6] = [
             module("plan", &["chain", "manifest", "store"]),
             module("create", &["chain", "kudu_metadata", "manifest", "store"]),
             module("restore", &["manifest", "plan", "store"]),
+        ],
+        bans: NODE_BANS,
+        words: NO_SIMULATOR,
+    },
+    CrateRules {
+        source: "node/files/src",
+        exempt: &[],
+        roots: &["lib.rs"],
+        base: &[],
+        modules: &[
+            module("delimited", &[]),
+            module("csv_records", &[]),
+            module("reader", &["csv_records"]),
+            module("json_lines", &["reader"]),
+            module("parquet_rows", &["reader"]),
+            module("input", &["reader", "json_lines", "parquet_rows"]),
         ],
         bans: NODE_BANS,
         words: NO_SIMULATOR,

@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 use engine::schema::{ColumnSchema, DataType, Schema};
-use node::cli::import::reader::{CsvReader, ImportTarget};
-use node::cli::import::{ImportInput, JsonReader, ParquetReader};
+use nyala_files::reader::{CsvReader, ImportTarget};
+use nyala_files::{ImportInput, JsonReader, ParquetReader};
 
 /// Rows of a file that are checked.
 const ROWS_MAX: usize = 1 << 16;

@@ -21,7 +21,6 @@ use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
 use tokio::sync::mpsc;
 
-use super::delimited::{csv, csv_header, json_lines};
 use super::options::{connect, named, open, option, spec, text};
 use super::output::{ProgressUnit, print, progress};
 use super::stream::{FileCompression, FileFormat, OutputStream, STANDARD};
@@ -29,6 +28,7 @@ use nyala_client::cell_text::parse_cell;
 use nyala_client::{ReadMode, ScanSpec, ScanToken, Scanner, Table};
 use nyala_common::env::Env;
 use nyala_common::number_text::{bytes, grouped};
+use nyala_files::delimited::{csv, csv_header, json_lines};
 
 /// Batches that wait for the writer.
 const BATCHES_WAITING: usize = 8;

@@ -30,7 +30,6 @@ use nyala_common::env::{BoxFuture, Env};
 mod backup;
 mod cluster;
 mod debug;
-mod delimited;
 mod demo;
 mod documents;
 mod exit;

@@ -10,9 +10,10 @@ use super::output::{print, table as text_table};
 use nyala_client::definitions;
 use nyala_common::number_text::{bytes, grouped};
 
-use super::{delimited, export, import, table_changes};
+use super::{export, import, table_changes};
 use nyala_client::{Client, CreateTable, ScanSpec, Table};
 use nyala_common::env::Env;
+use nyala_files::delimited::{csv, csv_header};
 
 /// A parsed command.
 pub struct TableCommand {
@@ -214,9 +215,9 @@ async fn print_rows(table: &Table, matches: &ArgMatches) -> Result<()> {
     }
     let Some(spec) = spec else { return Ok(()) };
     let mut scanner = table.scan(spec)?;
-    let mut text = delimited::csv_header(scanner.schema());
+    let mut text = csv_header(scanner.schema());
     while let Some(batch) = scanner.next_batch().await? {
-        text.extend(delimited::csv(&batch, "NULL")?);
+        text.extend(csv(&batch, "NULL")?);
         if std::io::Write::write_all(&mut std::io::stdout(), &text).is_err() {
             // The reader of the output has closed it.
             return Ok(());

@@ -4,12 +4,7 @@
 //! they are written to a file instead, which can be corrected and imported. Whatever happens, the number of imported
 //! rows is reported, and the exit code is 0 only if all rows were imported.
 
-mod csv_records;
-mod input;
-mod json_lines;
 mod options;
-mod parquet_rows;
-pub mod reader;
 mod rejects;
 
 use std::collections::BTreeMap;
@@ -19,11 +14,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use engine::error::{Error, ErrorKind, Result};
 use engine::schema::row_ops::RowOpKind;
 
-pub use self::input::ImportInput;
-pub use self::json_lines::JsonReader;
 use self::options::{ImportOptions, LINE_BITS, tag, unit};
-pub use self::parquet_rows::ParquetReader;
-use self::reader::{CsvReader, ImportRows, ImportTarget};
 use super::exit::{ExitError, FAILED, ROWS_REJECTED};
 use super::options::{connect, named, open, option, text};
 use super::output::{ProgressUnit, print, progress};
@@ -32,6 +23,8 @@ use nyala_backup::files::InputFile;
 use nyala_client::{FlushMode, RowFailure, Session, SessionConfig, Table};
 use nyala_common::env::Env;
 use nyala_common::number_text::grouped;
+use nyala_files::reader::{CsvReader, ImportRows, ImportTarget};
+use nyala_files::{ImportInput, JsonReader, ParquetReader};
 
 /// Bad rows printed when they end the import.
 const SHOWN: usize = 10;

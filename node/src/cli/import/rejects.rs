@@ -5,12 +5,12 @@ use std::io::{BufRead, BufReader, Write};
 
 use engine::error::{Error, Result};
 
-use super::csv_records::{CsvRecord, CsvRecords};
 use super::options::{ImportOptions, tag, unit};
-use crate::cli::delimited::write_record;
 use crate::cli::stream::{FileFormat, InputStream};
 use nyala_backup::files::OutputFile;
 use nyala_common::env::Env;
+use nyala_files::csv_records::{CsvRecord, CsvRecords};
+use nyala_files::delimited::write_record;
 
 /// Cell of a record, and whether it must be quoted.
 type Cell = (Vec<u8>, bool);

@@ -11,7 +11,7 @@ use serde::Deserialize;
 use serde::de::{MapAccess, Visitor};
 use serde_json::value::RawValue;
 
-use super::reader::{BLOCK_ROWS, ImportBlock, ImportRows, ImportTarget};
+use crate::reader::{BLOCK_ROWS, ImportBlock, ImportRows, ImportTarget};
 
 /// Largest line.
 const LINE_BYTES_MAX: u64 = 64 << 20;
@@ -40,7 +40,7 @@ impl<R: Read> JsonReader<R> {
         JsonReader { source: BufReader::with_capacity(1 << 20, source), line: 0, kept: None }
     }
 
-    pub(super) fn next(&mut self, table: ImportTarget<'_>) -> Result<Option<ImportBlock>> {
+    pub(crate) fn next(&mut self, table: ImportTarget<'_>) -> Result<Option<ImportBlock>> {
         let (mut rows, mut bad): (Vec<JsonRow>, Vec<(u64, String)>) = (Vec::new(), Vec::new());
         rows.extend(self.kept.take());
         while rows.len() + bad.len() < BLOCK_ROWS

@@ -19,7 +19,7 @@ use parquet::arrow::arrow_reader::{
 };
 use parquet::file::reader::ChunkReader;
 
-use super::reader::{BLOCK_ROWS, ImportBlock, ImportRows, ImportTarget};
+use crate::reader::{BLOCK_ROWS, ImportBlock, ImportRows, ImportTarget};
 
 pub struct ParquetReader {
     reader: ParquetRecordBatchReader,
@@ -55,7 +55,7 @@ impl ParquetReader {
         Ok((ParquetReader { reader, targets: targets.into_iter().flatten().collect(), rows: 0 }, total))
     }
 
-    pub(super) fn next(&mut self, table: ImportTarget<'_>) -> Result<Option<ImportBlock>> {
+    pub(crate) fn next(&mut self, table: ImportTarget<'_>) -> Result<Option<ImportBlock>> {
         let Some(batch) = self.reader.next() else { return Ok(None) };
         let from = self.rows + 1;
         let batch = batch.map_err(|error| Error::invalid(format!("near row {from}: {error}")))?;

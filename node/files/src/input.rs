@@ -4,9 +4,9 @@ use std::io::Read;
 
 use engine::error::Result;
 
-use super::json_lines::JsonReader;
-use super::parquet_rows::ParquetReader;
-use super::reader::{CsvReader, ImportBlock, ImportTarget};
+use crate::json_lines::JsonReader;
+use crate::parquet_rows::ParquetReader;
+use crate::reader::{CsvReader, ImportBlock, ImportTarget};
 
 pub enum ImportInput<R> {
     Csv(Box<CsvReader<R>>),

@@ -10,11 +10,11 @@ use engine::schema::row_block::ColumnBlock;
 use engine::schema::{ColumnSchema, Schema, TypeParameters};
 use nyala_client::cell_text::{parse_cell, truncate_varchar};
 
-use super::csv_records::{CsvRecord, CsvRecords};
+use crate::csv_records::{CsvRecord, CsvRecords};
 use nyala_client::definitions;
 
 /// Rows read at once.
-pub(super) const BLOCK_ROWS: usize = 4096;
+pub(crate) const BLOCK_ROWS: usize = 4096;
 
 /// Table that rows are read for.
 #[derive(Clone, Copy)]
@@ -34,7 +34,7 @@ impl<'a> ImportTarget<'a> {
     }
 
     /// Parses a cell from text.
-    pub(super) fn cell(&self, column: &ColumnSchema, text: &str) -> Result<Vec<u8>> {
+    pub(crate) fn cell(&self, column: &ColumnSchema, text: &str) -> Result<Vec<u8>> {
         let text = match column.ty.parameters() {
             TypeParameters::Length if self.truncate => truncate_varchar(column, text),
             _ => text,
@@ -43,7 +43,7 @@ impl<'a> ImportTarget<'a> {
     }
 
     /// Returns empty blocks for these columns of the table.
-    pub(super) fn blocks(&self, columns: impl Iterator<Item = usize>) -> Vec<Option<ColumnBlock>> {
+    pub(crate) fn blocks(&self, columns: impl Iterator<Item = usize>) -> Vec<Option<ColumnBlock>> {
         let all = self.schema.columns();
         let mut blocks: Vec<Option<ColumnBlock>> = vec![None; all.len()];
         for index in columns {
@@ -53,7 +53,7 @@ impl<'a> ImportTarget<'a> {
     }
 
     /// Returns the table's column for each named column of the file; `None` for one to leave out.
-    pub(super) fn columns<'n>(&self, names: impl Iterator<Item = &'n str>) -> Result<Vec<Option<usize>>> {
+    pub(crate) fn columns<'n>(&self, names: impl Iterator<Item = &'n str>) -> Result<Vec<Option<usize>>> {
         let mut found: Vec<Option<usize>> = Vec::new();
         for name in names {
             let name = name.trim();
@@ -73,7 +73,7 @@ impl<'a> ImportTarget<'a> {
     }
 
     /// Fails if a key column is missing.
-    pub(super) fn check_key(&self, has: impl Fn(usize) -> bool) -> Result<()> {
+    pub(crate) fn check_key(&self, has: impl Fn(usize) -> bool) -> Result<()> {
         for (index, key) in self.schema.key_columns().iter().enumerate() {
             if !has(index) && !key.auto_incrementing {
                 return Err(Error::invalid(format!(
@@ -120,7 +120,7 @@ impl<R: Read> CsvReader<R> {
         Ok(CsvReader { records, targets, null: null.to_vec(), record })
     }
 
-    pub(super) fn next(&mut self, table: ImportTarget<'_>) -> Result<Option<ImportBlock>> {
+    pub(crate) fn next(&mut self, table: ImportTarget<'_>) -> Result<Option<ImportBlock>> {
         let mut blocks = table.blocks(self.targets.iter().flatten().copied());
         let (mut tags, mut bad) = (Vec::new(), Vec::new());
         let mut cells: Vec<Option<Vec<u8>>> = Vec::new();

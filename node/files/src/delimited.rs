@@ -10,7 +10,7 @@ use arrow_schema::{DataType, Schema};
 use engine::error::{Error, Result};
 
 /// Appends a CSV record; a cell is quoted if it asks for it or must be.
-pub(super) fn write_record<'a>(out: &mut Vec<u8>, cells: impl Iterator<Item = (&'a [u8], bool)>) {
+pub fn write_record<'a>(out: &mut Vec<u8>, cells: impl Iterator<Item = (&'a [u8], bool)>) {
     for (at, (cell, quoted)) in cells.enumerate() {
         if at > 0 {
             out.push(b',');
@@ -30,7 +30,7 @@ pub(super) fn write_record<'a>(out: &mut Vec<u8>, cells: impl Iterator<Item = (&
 }
 
 /// Returns the header line of a CSV file.
-pub(super) fn csv_header(schema: &Schema) -> Vec<u8> {
+pub fn csv_header(schema: &Schema) -> Vec<u8> {
     let mut out = Vec::new();
     write_record(
         &mut out,
@@ -40,7 +40,7 @@ pub(super) fn csv_header(schema: &Schema) -> Vec<u8> {
 }
 
 /// Returns rows as CSV; `null` is the text of NULL.
-pub(super) fn csv(batch: &RecordBatch, null: &str) -> Result<Vec<u8>> {
+pub fn csv(batch: &RecordBatch, null: &str) -> Result<Vec<u8>> {
     let columns = texts(batch)?;
     let mut out = Vec::new();
     let mut cells = vec![String::new(); columns.len()];
@@ -60,7 +60,7 @@ pub(super) fn csv(batch: &RecordBatch, null: &str) -> Result<Vec<u8>> {
 }
 
 /// Returns rows as JSON lines. Numbers are JSON numbers, except decimals and what is not finite: those are strings.
-pub(super) fn json_lines(batch: &RecordBatch) -> Result<Vec<u8>> {
+pub fn json_lines(batch: &RecordBatch) -> Result<Vec<u8>> {
     let columns = texts(batch)?;
     let schema = batch.schema();
     let quote = |text: &str| serde_json::to_string(text).map_err(|error| Error::invalid(error.to_string()));

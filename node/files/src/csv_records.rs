@@ -16,7 +16,7 @@ const BUFFER_BYTES: usize = 1 << 20;
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// Reader of records.
-pub(super) struct CsvRecords<R> {
+pub struct CsvRecords<R> {
     source: R,
     core: csv_core::Reader,
     buffer: Vec<u8>,
@@ -31,7 +31,7 @@ pub(super) struct CsvRecords<R> {
 
 /// One record: its cells without quotes.
 #[derive(Debug, Default)]
-pub(super) struct CsvRecord {
+pub struct CsvRecord {
     bytes: Vec<u8>,
     /// Bytes of `bytes` in use.
     len: usize,
@@ -43,12 +43,12 @@ pub(super) struct CsvRecord {
 
 impl CsvRecord {
     /// Returns the number of cells.
-    pub(super) fn width(&self) -> usize {
+    pub fn width(&self) -> usize {
         self.cells.len()
     }
 
     /// Returns the cells with whether they were quoted.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&[u8], bool)> {
+    pub fn iter(&self) -> impl Iterator<Item = (&[u8], bool)> {
         let starts = std::iter::once(0).chain(self.cells.iter().map(|(end, _)| *end));
         starts.zip(&self.cells).map(|(start, (end, quoted))| (&self.bytes[start..*end], *quoted))
     }
@@ -69,14 +69,14 @@ impl CsvRecord {
 }
 
 impl<R: Read> CsvRecords<R> {
-    pub(super) fn new(source: R, delimiter: u8) -> CsvRecords<R> {
+    pub fn new(source: R, delimiter: u8) -> CsvRecords<R> {
         let core = csv_core::ReaderBuilder::new().delimiter(delimiter).build();
         let buffer = vec![0; BUFFER_BYTES];
         CsvRecords { source, core, buffer, at: 0, end: 0, at_start: true, finished: false, line: 1 }
     }
 
     /// Reads the next record; false at the end. Empty lines are no records.
-    pub(super) fn read(&mut self, record: &mut CsvRecord) -> Result<bool> {
+    pub fn read(&mut self, record: &mut CsvRecord) -> Result<bool> {
         let failed = |error: io::Error| Error::io("read CSV", &error);
         self.skip_line_ends().map_err(failed)?;
         record.clear(self.line);
