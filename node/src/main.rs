@@ -89,7 +89,10 @@ fn run(invocation: Invocation) -> Result<(), ExitError> {
         let options = OsOptions { memory_limit_bytes: settings.memory_limit_bytes, ..OsOptions::default() };
         let env =
             OsEnv::new(&options).map_err(|error| Error::io("read the properties of this machine", &error))?;
-        let stop = on_signal().map_err(|error| Error::io("listen for signals", &error))?;
+        let mut stop = on_signal().map_err(|error| Error::io("listen for signals", &error))?;
+        if invocation.stops_at_eof() {
+            stop = first_of(stop, end_of_input());
+        }
         feed_watchdog();
         invocation.run(env, stop, &notify_manager).await
     });
@@ -124,6 +127,34 @@ fn feed_watchdog() {
             }
         }
     });
+}
+
+fn first_of(mut one: BoxFuture<'static, ()>, mut other: BoxFuture<'static, ()>) -> BoxFuture<'static, ()> {
+    Box::pin(async move {
+        tokio::select! {
+            biased;
+            () = &mut one => {}
+            () = &mut other => {}
+        }
+    })
+}
+
+/// Returns a future that is ready when standard input ends. A thread of its own waits for that; what it reads is
+/// ignored.
+#[allow(
+    clippy::disallowed_methods,
+    reason = "the end of the process does not wait for this thread, as the runtime's would"
+)]
+fn end_of_input() -> BoxFuture<'static, ()> {
+    let (ended, end) = tokio::sync::oneshot::channel();
+    std::thread::spawn(move || {
+        let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+        // If the receiver has gone, the program is already ending.
+        let _ = ended.send(());
+    });
+    Box::pin(async move {
+        let _ = end.await;
+    })
 }
 
 /// Returns a future that is ready at the first SIGINT or SIGTERM. The second signal ends the process at once.

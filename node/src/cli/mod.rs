@@ -123,6 +123,11 @@ impl Invocation {
         }
     }
 
+    /// Returns true if the command also stops when standard input ends.
+    pub fn stops_at_eof(&self) -> bool {
+        matches!(self, Invocation::Serve(serve) if serve.stops_at_eof())
+    }
+
     /// Runs the command to its end; once `stop` is ready it shuts down in order. A server reports its states.
     ///
     /// The future is boxed here, so that its code is compiled with this crate and not again with each program.

@@ -20,6 +20,8 @@ use nyala_common::env::{BoxFuture, Env};
 pub struct Serve {
     flags: Arc<Flags>,
     target: ServeTarget,
+    /// True if the servers stop when standard input ends.
+    stops_at_eof: bool,
 }
 
 enum ServeTarget {
@@ -49,6 +51,9 @@ pub(super) fn commands() -> [Command; 3] {
         .arg(option("host", "IP", "127.0.0.1", "Address to serve at").value_parser(value_parser!(IpAddr)))
         .arg(Arg::new("free-ports").long("free-ports").action(ArgAction::SetTrue).help(
             "Take free ports instead of Kudu's 7051 and 7050, 7150, ... (web: 8051 and 8050, 8150, ...)",
+        ))
+        .arg(Arg::new("stop-at-eof").long("stop-at-eof").action(ArgAction::SetTrue).help(
+            "Stop when standard input ends: the cluster ends with the program that holds the other end of a pipe",
         ));
     let master = Command::new("master").about("Run one master");
     let tserver = Command::new("tablet-server").visible_alias("tserver").about("Run one tablet server");
@@ -76,7 +81,8 @@ pub(super) fn parse(name: &str, matches: &ArgMatches, read_file: ReadFile<'_>) -
         "tablet-server" => ServeTarget::One(ServerKind::TabletServer),
         _ => ServeTarget::Cluster(Box::new(cluster(matches, flags.fork())?)),
     };
-    Ok(Serve { flags: Arc::new(flags), target })
+    let stops_at_eof = matches!(target, ServeTarget::Cluster(_)) && matches.get_flag("stop-at-eof");
+    Ok(Serve { flags: Arc::new(flags), target, stops_at_eof })
 }
 
 fn cluster(matches: &ArgMatches, flags: Flags) -> Result<ClusterConfig> {
@@ -104,6 +110,10 @@ fn cluster(matches: &ArgMatches, flags: Flags) -> Result<ClusterConfig> {
 impl Serve {
     pub fn flags(&self) -> &Arc<Flags> {
         &self.flags
+    }
+
+    pub(super) fn stops_at_eof(&self) -> bool {
+        self.stops_at_eof
     }
 
     pub async fn run(
