@@ -8,7 +8,7 @@ use datafusion::common::{DataFusionError, Result};
 use nyala_client::{Client, ErrorKind};
 use nyala_common::nearest::did_you_mean;
 
-use super::error::external;
+use super::error::{SqlError, external, state};
 use super::snapshot::{ReadOptions, Snapshot};
 use super::table::SqlTable;
 
@@ -38,7 +38,8 @@ impl ClusterSchema {
     async fn missing(&self, name: &str) -> DataFusionError {
         let tables = self.client.list_tables(None).await.unwrap_or_default();
         let hint = did_you_mean(tables.iter().map(|table| table.name.as_str()), name);
-        DataFusionError::Plan(format!("table {name} does not exist{hint}"))
+        let error = SqlError::with_state(state::NO_TABLE, format!("table {name} does not exist{hint}"));
+        DataFusionError::External(Box::new(error))
     }
 }
 

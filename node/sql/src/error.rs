@@ -3,42 +3,79 @@
 use std::fmt;
 
 use datafusion::arrow::error::ArrowError;
-use datafusion::common::DataFusionError;
+use datafusion::common::{DataFusionError, SchemaError};
 use datafusion::logical_expr::sqlparser::parser::ParserError;
 use datafusion::logical_expr::sqlparser::tokenizer::TokenizerError;
-use engine::error::Error;
+use engine::error::{Error, ErrorKind};
 use nyala_client::ClientError;
+
+/// SQLSTATE codes of failures.
+pub(crate) mod state {
+    /// A statement that contradicts itself or the tables.
+    pub(crate) const BAD_STATEMENT: &str = "42000";
+    pub(crate) const SYNTAX: &str = "42601";
+    pub(crate) const NO_TABLE: &str = "42P01";
+    pub(crate) const NO_COLUMN: &str = "42703";
+    pub(crate) const NO_PRIVILEGE: &str = "42501";
+    pub(crate) const TABLE_EXISTS: &str = "42P07";
+    pub(crate) const KEY_EXISTS: &str = "23505";
+    pub(crate) const BAD_VALUE: &str = "22000";
+    pub(crate) const BAD_FILE: &str = "22P04";
+    pub(crate) const DIVISION_BY_ZERO: &str = "22012";
+    pub(crate) const NOT_SUPPORTED: &str = "0A000";
+    pub(crate) const NO_MEMORY: &str = "53200";
+    pub(crate) const OVERLOADED: &str = "53000";
+    pub(crate) const TIMED_OUT: &str = "57014";
+    /// The cluster cannot be reached or is not ready.
+    pub(crate) const UNAVAILABLE: &str = "57P03";
+    pub(crate) const CORRUPT: &str = "XX001";
+    pub(crate) const INTERNAL: &str = "XX000";
+}
 
 /// Failure of a statement.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SqlError(String);
+pub struct SqlError {
+    message: String,
+    /// SQLSTATE code.
+    state: &'static str,
+}
 
 /// Result of a statement.
 pub(crate) type SqlResult<T> = std::result::Result<T, SqlError>;
 
 impl SqlError {
+    /// Creates the error of a statement that cannot run as it is.
     pub(crate) fn new(message: impl Into<String>) -> SqlError {
-        SqlError(message.into())
+        SqlError::with_state(state::BAD_STATEMENT, message)
+    }
+
+    pub(crate) fn with_state(state: &'static str, message: impl Into<String>) -> SqlError {
+        SqlError { message: message.into(), state }
+    }
+
+    /// Returns the SQLSTATE code.
+    pub fn sql_state(&self) -> &'static str {
+        self.state
     }
 
     /// Puts the place of the failure before the message, unless the message begins with it.
     pub(crate) fn context(self, place: impl fmt::Display) -> SqlError {
         let place = place.to_string();
-        match self.0.starts_with(&place) {
+        match self.message.starts_with(&place) {
             true => self,
-            false => SqlError(format!("{place}: {}", self.0)),
+            false => SqlError { message: format!("{place}: {}", self.message), ..self },
         }
     }
 
     /// Appends a sentence.
     pub(crate) fn and(self, more: impl fmt::Display) -> SqlError {
-        SqlError(format!("{}; {more}", self.0))
+        SqlError { message: format!("{}; {more}", self.message), ..self }
     }
 }
 
 impl fmt::Display for SqlError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.message)
     }
 }
 
@@ -46,13 +83,38 @@ impl std::error::Error for SqlError {}
 
 impl From<DataFusionError> for SqlError {
     fn from(error: DataFusionError) -> SqlError {
-        let text = match error.find_root() {
-            DataFusionError::Execution(message) | DataFusionError::Plan(message) => message.clone(),
+        let (text, state) = match error.find_root() {
+            DataFusionError::External(inner) if inner.is::<SqlError>() => {
+                return inner.downcast_ref::<SqlError>().cloned().unwrap_or_else(|| SqlError::new(""));
+            }
+            DataFusionError::Execution(message) => (message.clone(), state::BAD_VALUE),
+            DataFusionError::Plan(message) => (message.clone(), state::BAD_STATEMENT),
             DataFusionError::SQL(error, _) => return SqlError::from(*error.clone()),
-            other => other.strip_backtrace(),
+            other => (other.strip_backtrace(), state_of(other)),
         };
         let text = text.split(DataFusionError::BACK_TRACE_SEP).next().unwrap_or_default();
-        SqlError(text.trim_end().to_string())
+        SqlError::with_state(state, text.trim_end())
+    }
+}
+
+fn state_of(error: &DataFusionError) -> &'static str {
+    match error {
+        DataFusionError::SchemaError(inner, _) if matches!(**inner, SchemaError::FieldNotFound { .. }) => {
+            state::NO_COLUMN
+        }
+        DataFusionError::SchemaError(..) | DataFusionError::Diagnostic(..) => state::BAD_STATEMENT,
+        DataFusionError::NotImplemented(_) => state::NOT_SUPPORTED,
+        DataFusionError::ResourcesExhausted(_) => state::NO_MEMORY,
+        DataFusionError::ArrowError(inner, _) => arrow_state(inner),
+        _ => state::INTERNAL,
+    }
+}
+
+fn arrow_state(error: &ArrowError) -> &'static str {
+    match error {
+        ArrowError::DivideByZero => state::DIVISION_BY_ZERO,
+        ArrowError::NotYetImplemented(_) => state::NOT_SUPPORTED,
+        _ => state::BAD_VALUE,
     }
 }
 
@@ -62,35 +124,69 @@ impl From<ParserError> for SqlError {
             ParserError::TokenizerError(text) | ParserError::ParserError(text) => text,
             ParserError::RecursionLimitExceeded => "expressions are nested too deeply".to_string(),
         };
-        SqlError(format!("syntax error: {text}"))
+        SqlError::with_state(state::SYNTAX, format!("syntax error: {text}"))
     }
 }
 
 impl From<TokenizerError> for SqlError {
     fn from(error: TokenizerError) -> SqlError {
-        SqlError(format!("syntax error: {error}"))
+        SqlError::with_state(state::SYNTAX, format!("syntax error: {error}"))
     }
 }
 
 impl From<ArrowError> for SqlError {
     fn from(error: ArrowError) -> SqlError {
-        SqlError(error.to_string())
+        SqlError::with_state(arrow_state(&error), error.to_string())
     }
 }
 
 impl From<Error> for SqlError {
     fn from(error: Error) -> SqlError {
-        SqlError(error.to_string())
+        let state = match error.kind {
+            ErrorKind::Invalid => state::BAD_STATEMENT,
+            ErrorKind::NotFound => state::NO_TABLE,
+            ErrorKind::AlreadyPresent => state::TABLE_EXISTS,
+            ErrorKind::Unsupported => state::NOT_SUPPORTED,
+            ErrorKind::Throttled => state::OVERLOADED,
+            ErrorKind::TimedOut => state::TIMED_OUT,
+            ErrorKind::NotAuthorized => state::NO_PRIVILEGE,
+            ErrorKind::Corrupt => state::CORRUPT,
+            ErrorKind::NotReady | ErrorKind::NotLeader | ErrorKind::Aborted | ErrorKind::Io => {
+                state::UNAVAILABLE
+            }
+        };
+        SqlError::with_state(state, error.to_string())
     }
 }
 
 impl From<ClientError> for SqlError {
     fn from(error: ClientError) -> SqlError {
-        SqlError(error.to_string())
+        let state = match &error {
+            ClientError::RowsRefused(refused) => row_state(refused.rows.first().map(|row| row.error.kind)),
+            ClientError::SchemaMismatch(_) => state::BAD_VALUE,
+            ClientError::Timeout(error)
+            | ClientError::NotFound(error)
+            | ClientError::AlreadyPresent(error)
+            | ClientError::Security(error)
+            | ClientError::Unavailable(error)
+            | ClientError::Invalid(error)
+            | ClientError::Unsupported(error)
+            | ClientError::Corrupt(error) => SqlError::from(error.clone()).state,
+            _ => state::INTERNAL,
+        };
+        SqlError::with_state(state, error.to_string())
+    }
+}
+
+/// Returns the state of a row that a tablet refused.
+pub(crate) fn row_state(kind: Option<ErrorKind>) -> &'static str {
+    match kind {
+        Some(ErrorKind::AlreadyPresent) => state::KEY_EXISTS,
+        _ => state::BAD_VALUE,
     }
 }
 
 /// Converts an error of the client and names the table.
-pub(crate) fn external(table: &str, error: impl std::fmt::Display) -> DataFusionError {
-    DataFusionError::Execution(format!("table {table}: {error}"))
+pub(crate) fn external(table: &str, error: impl Into<SqlError>) -> DataFusionError {
+    DataFusionError::External(Box::new(error.into().context(format_args!("table {table}"))))
 }

@@ -33,7 +33,7 @@ A statement ends with ';' and may span lines. Ctrl-C cancels it, Ctrl-D leaves.
 const TABLES_MAX: usize = 50;
 
 /// Words that are completed besides names.
-const WORDS: [&str; 44] = [
+const WORDS: [&str; 46] = [
     "ADD",
     "ALTER",
     "AND",
@@ -41,6 +41,7 @@ const WORDS: [&str; 44] = [
     "BETWEEN",
     "BY",
     "COLUMN",
+    "COPY",
     "COUNT",
     "CREATE",
     "DELETE",
@@ -72,6 +73,7 @@ const WORDS: [&str; 44] = [
     "SHOW",
     "TABLE",
     "TABLES",
+    "TO",
     "UNION",
     "UPDATE",
     "UPSERT",
@@ -84,7 +86,7 @@ const WORDS: [&str; 44] = [
 pub async fn interact(mut shell: Shell, history: Option<PathBuf>) -> Result<(), SqlError> {
     let failed = |error: ReadlineError| SqlError::new(format!("read the terminal: {error}"));
     let config = Config::builder().completion_type(CompletionType::List).build();
-    let names = Arc::new(Mutex::new(names(&shell.client).await));
+    let names = Arc::new(Mutex::new(names(&shell.executor.client).await));
     let mut editor: Editor<Completion, DefaultHistory> = Editor::with_config(config).map_err(failed)?;
     editor.set_helper(Some(Completion { names: names.clone() }));
     if let Some(path) = &history {
@@ -119,7 +121,7 @@ pub async fn interact(mut shell: Shell, history: Option<PathBuf>) -> Result<(), 
         run_statement(&shell, &statement, timing).await;
         let changes = ["create", "drop", "alter"];
         if changes.iter().any(|word| statement.to_lowercase().contains(word)) {
-            let fresh = self::names(&shell.client).await;
+            let fresh = self::names(&shell.executor.client).await;
             *names.lock().unwrap_or_else(|error| error.into_inner()) = fresh;
         }
     }
@@ -159,6 +161,9 @@ fn run_command(command: &str, shell: &mut Shell, timing: &mut bool) -> Next {
         ("format", "table") => shell.format = Format::Table,
         ("format", "csv") => shell.format = Format::Csv,
         ("format", "json") => shell.format = Format::Json,
+        ("format", "parquet") => {
+            eprintln!("error: a terminal shows no Parquet; COPY (query) TO 'FILE.parquet'")
+        }
         ("timing", _) => {
             *timing = !*timing;
             println!("timing is {}", if *timing { "on" } else { "off" });

@@ -1,22 +1,31 @@
 //! SQL over nyala and Apache Kudu clusters, on DataFusion.
 //!
 //! ```text
-//! shell ─── script: statements, and clauses that DataFusion's grammar lacks (partition, tokens)
-//!   ├────── ddl: CREATE, ALTER, DROP TABLE          describe, show_create: SHOW, DESCRIBE
-//!   ├────── dml: INSERT, UPSERT, UPDATE, DELETE ──┐
-//!   ├────── SELECT, EXPLAIN ──────────────────────┴─ session ── catalog (snapshot) ── table (filter) ── scan (late)
-//!   └────── output: table, CSV, JSON
+//! shell, serve ── script: statements, and clauses that DataFusion's grammar lacks (partition, tokens)
+//!   ├── executor
+//!   │     ├── ddl: CREATE, ALTER, DROP TABLE          describe, show_create: SHOW, DESCRIBE
+//!   │     ├── dml: INSERT, UPSERT, UPDATE, DELETE ──┐
+//!   │     ├── copy (file_writer) ───────────────────┤
+//!   │     └── SELECT, EXPLAIN ──────────────────────┴─ session ── catalog (snapshot) ── table (filter) ── scan (late)
+//!   └── output: table, CSV, JSON, Parquet
 //! ```
 //!
 //! A statement has a session of its own: it opens its tables when it is planned, and reads all tablets of all tables at
 //! one snapshot timestamp. Writes are planned as the query that yields their rows. DataFusion's own plans of UPDATE and
 //! DELETE are not used, because they lose conditions (apache/datafusion#24654).
+//!
+//! `serve` speaks the Postgres protocol. `embedded` runs a cluster in a directory, by the program `nyala`: this crate
+//! contains no server.
 
 mod catalog;
+mod copy;
 mod ddl;
 mod describe;
 mod dml;
+pub mod embedded;
 mod error;
+mod executor;
+mod file_writer;
 mod filter;
 pub mod interactive;
 mod late;
@@ -24,6 +33,7 @@ mod output;
 mod partition;
 mod scan;
 mod script;
+pub mod serve;
 mod session;
 mod shell;
 mod show_create;

@@ -1,15 +1,21 @@
 //! The program `nyala-sql`: command line, connection, exit code.
 
 use std::io::{IsTerminal, Read};
+use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::process::ExitCode;
+use std::sync::Arc;
 use std::time::Duration;
 
-use clap::Parser;
+use clap::{Args, Parser, Subcommand};
 use nyala_client::security::{EncryptionPolicy, SecretText, SecurityConfig};
 use nyala_client::{Client, ClientConfig, closing};
 use nyala_common::env::Env;
 use nyala_common::env::os::{OsEnv, OsOptions};
+use nyala_sql::embedded::EmbeddedCluster;
+use nyala_sql::serve::{Passwords, ServeConfig, SqlServer};
 use nyala_sql::{Format, Shell, interactive, to_stdout};
+use tokio::signal::unix::{SignalKind, signal};
 
 /// Exit code after Ctrl-C, as shells give it.
 const INTERRUPTED: u8 = 130;
@@ -18,9 +24,23 @@ const INTERRUPTED: u8 = 130;
 #[derive(Parser)]
 #[command(name = "nyala-sql", version)]
 struct Options {
+    #[command(subcommand)]
+    mode: Option<Mode>,
     /// Addresses of the masters
-    #[arg(long, visible_alias = "masters", value_name = "HOST:PORT,...", default_value = "127.0.0.1:7051")]
+    #[arg(
+        long,
+        global = true,
+        visible_alias = "masters",
+        value_name = "HOST:PORT,...",
+        default_value = "127.0.0.1:7051"
+    )]
     master: String,
+    /// Directory of a cluster that runs as long as this program; created if missing
+    #[arg(long, global = true, value_name = "DIR", conflicts_with = "master")]
+    dir: Option<String>,
+    /// Program nyala that runs the cluster of --dir; by default the one beside this program, or on PATH
+    #[arg(long, global = true, value_name = "PROGRAM", env = "NYALA")]
+    nyala: Option<String>,
     /// Statements to run; may be given several times
     #[arg(short, long, value_name = "SQL")]
     command: Vec<String>,
@@ -31,17 +51,39 @@ struct Options {
     #[arg(long, value_enum, default_value = "table")]
     format: Format,
     /// Continues scans at another replica when a server is lost; slower
-    #[arg(long)]
+    #[arg(long, global = true)]
     fault_tolerant: bool,
     /// PEM file of the CAs that servers' certificates must chain to
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE")]
     ca_cert: Option<String>,
     /// File of a JSON Web Token that proves your name; needs --ca-cert
-    #[arg(long, value_name = "FILE")]
+    #[arg(long, global = true, value_name = "FILE")]
     jwt_file: Option<String>,
     /// Refuses servers without TLS, and encrypts within this machine, too
-    #[arg(long)]
+    #[arg(long, global = true)]
     require_encryption: bool,
+}
+
+#[derive(Subcommand)]
+enum Mode {
+    /// Serves the Postgres protocol to psql, drivers and tools until Ctrl-C or SIGTERM
+    Serve(ServeOptions),
+}
+
+#[derive(Args)]
+struct ServeOptions {
+    /// Address to listen at; port 0 selects a free port. Other addresses than loopback need --password-file
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:5432")]
+    listen: SocketAddr,
+    /// File of lines USER:PASSWORD, or USER:VERIFIER as Postgres stores it; only you may read it
+    #[arg(long, value_name = "FILE")]
+    password_file: Option<String>,
+    /// Largest number of clients at a time
+    #[arg(long, value_name = "N", default_value_t = 100)]
+    connections_max: usize,
+    /// Largest size of a client's message in bytes
+    #[arg(long, value_name = "BYTES", default_value_t = 16 << 20)]
+    message_bytes_max: usize,
 }
 
 /// Size of the stack of each thread. The system provides the pages that are used.
@@ -85,38 +127,100 @@ async fn run(options: &Options, script: Option<String>) -> ExitCode {
         Err(error) => return fail(&format!("read this machine: {error}")),
     };
     let (env, closes) = closing::watch(&env);
-    let code = match script {
-        // The shell handles Ctrl-C, which cancels a statement there.
-        None => exit_code(interact(options, &env).await),
-        Some(script) => tokio::select! {
-            result = run_script(options, &env, &script) => exit_code(result),
-            _ = tokio::signal::ctrl_c() => ExitCode::from(INTERRUPTED),
+    let embedded = match &options.dir {
+        None => None,
+        Some(dir) => match EmbeddedCluster::start(&env, options.nyala.as_deref(), dir).await {
+            Ok(embedded) => Some(embedded),
+            Err(error) => return fail(&error.to_string()),
         },
     };
+    let masters = embedded.as_ref().map_or(options.master.as_str(), EmbeddedCluster::masters);
+    let code = run_mode(options, &env, masters, script).await;
     closes.wait(&env).await;
-    code
+    match embedded {
+        None => code,
+        Some(embedded) => embedded.stop().await.map_or_else(|error| fail(&error.to_string()), |()| code),
+    }
+}
+
+async fn run_mode(options: &Options, env: &Env, masters: &str, script: Option<String>) -> ExitCode {
+    match (&options.mode, script) {
+        (Some(Mode::Serve(serve_options)), _) => exit_code(serve(options, serve_options, env, masters).await),
+        // The shell handles Ctrl-C, which cancels a statement there.
+        (None, None) => exit_code(interact(options, env, masters).await),
+        (None, Some(script)) => tokio::select! {
+            result = run_script(options, env, masters, &script) => exit_code(result),
+            _ = tokio::signal::ctrl_c() => ExitCode::from(INTERRUPTED),
+        },
+    }
 }
 
 fn exit_code(result: Result<(), String>) -> ExitCode {
     result.map_or_else(|message| fail(&message), |()| ExitCode::SUCCESS)
 }
 
-async fn run_script(options: &Options, env: &Env, script: &str) -> Result<(), String> {
-    let client = connect(options, env).await?;
+async fn run_script(options: &Options, env: &Env, masters: &str, script: &str) -> Result<(), String> {
+    let client = connect(options, env, masters).await?;
     let shell = Shell::new(client, options.format).fault_tolerant(options.fault_tolerant);
     let mut print = to_stdout;
     shell.run(script, &mut print).await.map_err(|error| error.to_string())
 }
 
-async fn interact(options: &Options, env: &Env) -> Result<(), String> {
-    let client = connect(options, env).await?;
+async fn interact(options: &Options, env: &Env, masters: &str) -> Result<(), String> {
+    let client = connect(options, env, masters).await?;
     let history = std::env::home_dir().map(|home| home.join(".nyala_sql_history"));
     let shell = Shell::new(client, options.format).fault_tolerant(options.fault_tolerant);
     interactive::interact(shell, history).await.map_err(|error| error.to_string())
 }
 
-/// Returns the statements to run; `None` for a shell in a terminal.
+/// Serves the Postgres protocol until a signal.
+async fn serve(options: &Options, serve: &ServeOptions, env: &Env, masters: &str) -> Result<(), String> {
+    let mut terminate =
+        signal(SignalKind::terminate()).map_err(|error| format!("listen for signals: {error}"))?;
+    let passwords = serve.password_file.as_ref().map(|path| passwords(env, path)).transpose()?;
+    let config = ServeConfig {
+        listen: serve.listen,
+        connections_max: serve.connections_max,
+        message_bytes_max: serve.message_bytes_max,
+        passwords: passwords.map(Arc::new),
+        fault_tolerant: options.fault_tolerant,
+    };
+    let client = connect(options, env, masters).await?;
+    let server = SqlServer::start(client, config).await.map_err(|error| error.to_string())?;
+    let (ip, port) = (server.address().ip(), server.address().port());
+    println!("serving the Postgres protocol at {ip}:{port}, for example\n  psql -h {ip} -p {port}");
+    tokio::select! {
+        _ = tokio::signal::ctrl_c() => {}
+        _ = terminate.recv() => {}
+    }
+    server.stop().await;
+    Ok(())
+}
+
+/// Reads a file of passwords, which other users must not be able to read.
+fn passwords(env: &Env, path: &str) -> Result<Passwords, String> {
+    let failed = |error: String| format!("--password-file {path}: {error}");
+    let metadata = std::fs::metadata(path).map_err(|error| failed(error.to_string()))?;
+    let mode = metadata.permissions().mode() & 0o777;
+    if mode & 0o077 != 0 {
+        return Err(failed(format!("other users can read it (mode {mode:o}); run chmod 600 {path}")));
+    }
+    let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
+    Passwords::parse(env, &text).map_err(failed)
+}
+
+/// Returns the statements to run; `None` for a shell in a terminal, or a server.
 fn script(options: &Options) -> Result<Option<String>, String> {
+    if options.mode.is_some() {
+        let has_script = !options.command.is_empty() || options.file.is_some();
+        return match has_script {
+            true => Err("serve: clients send the statements; leave -c and -f out".to_string()),
+            false => Ok(None),
+        };
+    }
+    if options.format == Format::Parquet && std::io::stdout().is_terminal() {
+        return Err("--format parquet: standard output is a terminal; redirect it to a file".to_string());
+    }
     if !options.command.is_empty() {
         return Ok(Some(options.command.join(";\n")));
     }
@@ -132,11 +236,11 @@ fn script(options: &Options) -> Result<Option<String>, String> {
     read.map(|_| Some(script)).map_err(|error| format!("read standard input: {error}"))
 }
 
-async fn connect(options: &Options, env: &Env) -> Result<Client, String> {
+async fn connect(options: &Options, env: &Env, masters: &str) -> Result<Client, String> {
     let user = env.disks.process_user().map_err(|error| format!("look up your user name: {error}"))?;
-    let masters = options.master.split(',').map(str::trim);
-    let config = ClientConfig { user, security: security(options)?, ..ClientConfig::new(masters) };
-    let hint = |error| format!("{error}\nIs there a cluster at {}? 'nyala up' starts one.", options.master);
+    let addresses = masters.split(',').map(str::trim);
+    let config = ClientConfig { user, security: security(options)?, ..ClientConfig::new(addresses) };
+    let hint = |error| format!("{error}\nIs there a cluster at {masters}? 'nyala up' starts one.");
     Client::connect(env.clone(), config).await.map_err(hint)
 }
 

@@ -1,4 +1,7 @@
-//! Results as text.
+//! Results as text, or as a Parquet file.
+
+use std::io::Write;
+use std::sync::{Arc, Mutex};
 
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::csv::WriterBuilder;
@@ -9,6 +12,7 @@ use datafusion::execution::SendableRecordBatchStream;
 use futures_util::StreamExt;
 
 use super::error::{SqlError, SqlResult};
+use super::file_writer::parquet_writer;
 
 /// Format of results.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -19,10 +23,12 @@ pub enum Format {
     Csv,
     /// One JSON object per line.
     Json,
+    /// Parquet file of one result.
+    Parquet,
 }
 
-/// Printer of pieces of text. An error, such as a closed pipe, ends the statement.
-pub type Print<'a> = dyn FnMut(&str) -> std::io::Result<()> + 'a;
+/// Printer of pieces of the output. An error, such as a closed pipe, ends the statement.
+pub type Print<'a> = dyn FnMut(&[u8]) -> std::io::Result<()> + 'a;
 
 /// Prints the rows of a query. A table is printed at the end, because its widths depend on all rows.
 pub(crate) async fn print_stream(
@@ -30,6 +36,9 @@ pub(crate) async fn print_stream(
     mut rows: SendableRecordBatchStream,
     print: &mut Print<'_>,
 ) -> SqlResult<()> {
+    if format == Format::Parquet {
+        return print_parquet(rows, print).await;
+    }
     let schema = rows.schema();
     let mut kept = Vec::new();
     let mut is_first = true;
@@ -42,9 +51,42 @@ pub(crate) async fn print_stream(
         is_first = false;
     }
     match format {
-        Format::Json => Ok(()),
+        Format::Json | Format::Parquet => Ok(()),
         Format::Csv if !is_first => Ok(()),
         _ => give(print, &text(format, &schema, &kept, true)?),
+    }
+}
+
+/// Prints a Parquet file, one piece after each batch.
+async fn print_parquet(mut rows: SendableRecordBatchStream, print: &mut Print<'_>) -> SqlResult<()> {
+    let pieces = Pieces::default();
+    let mut writer = parquet_writer(pieces.clone(), rows.schema())?;
+    while let Some(batch) = rows.next().await {
+        writer.write(&batch?)?;
+        give(print, &pieces.take())?;
+    }
+    writer.close()?;
+    give(print, &pieces.take())
+}
+
+/// Bytes that a writer has written and that are not printed yet.
+#[derive(Clone, Default)]
+struct Pieces(Arc<Mutex<Vec<u8>>>);
+
+impl Pieces {
+    fn take(&self) -> Vec<u8> {
+        std::mem::take(&mut *self.0.lock().unwrap_or_else(|error| error.into_inner()))
+    }
+}
+
+impl Write for Pieces {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        self.0.lock().unwrap_or_else(|error| error.into_inner()).extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
     }
 }
 
@@ -53,16 +95,18 @@ pub(crate) fn print_batch(format: Format, batch: &RecordBatch, print: &mut Print
     give(print, &text(format, &batch.schema(), std::slice::from_ref(batch), true)?)
 }
 
-fn give(print: &mut Print<'_>, text: &str) -> SqlResult<()> {
-    print(text).map_err(|error| SqlError::new(format!("write the result: {error}")))
+fn give(print: &mut Print<'_>, bytes: &[u8]) -> SqlResult<()> {
+    print(bytes).map_err(|error| SqlError::new(format!("write the result: {error}")))
 }
 
 /// Formats batches; the first of CSV begins with the names of the columns.
-fn text(format: Format, schema: &SchemaRef, batches: &[RecordBatch], is_first: bool) -> SqlResult<String> {
+fn text(format: Format, schema: &SchemaRef, batches: &[RecordBatch], is_first: bool) -> SqlResult<Vec<u8>> {
     let mut bytes = Vec::new();
     match format {
         Format::Table => {
-            return Ok(format!("{}\n", pretty_format_batches_with_schema(schema.clone(), batches)?));
+            return Ok(
+                format!("{}\n", pretty_format_batches_with_schema(schema.clone(), batches)?).into_bytes()
+            );
         }
         Format::Csv => {
             let mut writer = WriterBuilder::new().with_header(is_first).build(&mut bytes);
@@ -76,14 +120,18 @@ fn text(format: Format, schema: &SchemaRef, batches: &[RecordBatch], is_first: b
             batches.iter().try_for_each(|batch| writer.write(batch))?;
             writer.finish()?;
         }
+        Format::Parquet => {
+            let mut writer = parquet_writer(&mut bytes, schema.clone())?;
+            batches.iter().try_for_each(|batch| writer.write(batch))?;
+            writer.close()?;
+        }
     }
-    String::from_utf8(bytes).map_err(|error| SqlError::new(format!("the result is no text: {error}")))
+    Ok(bytes)
 }
 
 /// Prints to standard output.
-pub fn to_stdout(text: &str) -> std::io::Result<()> {
-    use std::io::Write;
+pub fn to_stdout(bytes: &[u8]) -> std::io::Result<()> {
     let mut out = std::io::stdout().lock();
-    out.write_all(text.as_bytes())?;
+    out.write_all(bytes)?;
     out.flush()
 }

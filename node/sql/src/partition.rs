@@ -17,14 +17,14 @@ use super::error::{SqlError, SqlResult};
 use super::tokens::{expect_end, has_words, parser_of};
 
 /// Division of the rows of a new table into tablets.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct PartitionBy {
     /// Columns and buckets of each hash dimension; without columns it is the primary key.
     pub(crate) hash: Vec<(Vec<String>, u32)>,
     pub(crate) range: Option<RangeDimension>,
 }
 
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct RangeDimension {
     /// Columns; without any it is the primary key.
     pub(crate) columns: Vec<String>,
@@ -33,7 +33,7 @@ pub(crate) struct RangeDimension {
 }
 
 /// One range in text.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct RangeClause {
     lower: Option<RangeBound>,
     upper: Option<RangeBound>,
@@ -47,7 +47,7 @@ struct RangeBound {
 }
 
 /// ALTER TABLE … ADD RANGE PARTITION or DROP RANGE PARTITION.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(crate) struct RangeChange {
     pub(crate) table: String,
     pub(crate) is_added: bool,

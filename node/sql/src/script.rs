@@ -12,24 +12,26 @@ use datafusion::logical_expr::sqlparser::keywords::Keyword;
 use datafusion::logical_expr::sqlparser::tokenizer::{Token, TokenWithSpan, Word};
 use datafusion::sql::parser::{DFParserBuilder, Statement};
 
-use super::error::{SqlError, SqlResult};
+use super::error::{SqlError, SqlResult, state};
 use super::partition::{self, PartitionBy, RangeChange};
 use super::tokens::{DIALECT, expect_end, has_words, parser_of, tokens, top_level};
 
 /// A statement with its additional clauses.
+#[derive(Debug, Clone)]
 pub(crate) struct Parsed {
     pub(crate) body: Body,
     pub(crate) clauses: Clauses,
 }
 
 /// A statement of DataFusion's grammar, or one of Kudu's own.
+#[derive(Debug, Clone)]
 pub(crate) enum Body {
     Sql(Statement),
     RangeChange(RangeChange),
 }
 
 /// Clauses that DataFusion's grammar lacks.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Clauses {
     pub(crate) as_of: Option<AsOf>,
     pub(crate) partition_by: PartitionBy,
@@ -52,7 +54,7 @@ pub(crate) enum AsOf {
 }
 
 /// Attribute of a column in CREATE TABLE, such as `ENCODING dict`.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct ColumnAttribute {
     /// Position of the definition in the list of columns.
     pub(crate) index: usize,
@@ -81,11 +83,29 @@ fn parse_statement(mut tokens: Vec<TokenWithSpan>) -> SqlResult<Parsed> {
         take_attributes(&mut tokens, &mut clauses.attributes);
         take_table_clauses(&mut tokens, &mut clauses)?;
     }
+    if has_words(&tokens, 0, &["COPY"]) {
+        return parse_copy(tokens, clauses);
+    }
     clauses.needs_table_names = (0..tokens.len()).any(|at| has_words(&tokens, at, &["information_schema"]));
     let mut parser = DFParserBuilder::new("").with_dialect(&DIALECT).build()?;
     parser.parser = parser_of(tokens);
     let statement = parser.parse_statement()?;
     expect_end(&parser.parser)?;
+    refuse_samples(&statement)?;
+    Ok(Parsed { body: Body::Sql(statement), clauses })
+}
+
+/// Parses COPY as Postgres has it; DataFusion's has another grammar.
+fn parse_copy(tokens: Vec<TokenWithSpan>, clauses: Clauses) -> SqlResult<Parsed> {
+    let is_stream = |at: usize| ["STDIN", "STDOUT"].iter().any(|word| has_words(&tokens, at, &[word]));
+    if top_level(&tokens).into_iter().any(is_stream) {
+        let what = "COPY with STDIN or STDOUT is not supported; name a file, as in COPY t TO 'rows.parquet'";
+        return Err(SqlError::with_state(state::NOT_SUPPORTED, what));
+    }
+    let mut parser = parser_of(tokens);
+    let statement = parser.parse_statement()?;
+    expect_end(&parser)?;
+    let statement = Statement::Statement(Box::new(statement));
     refuse_samples(&statement)?;
     Ok(Parsed { body: Body::Sql(statement), clauses })
 }
@@ -130,7 +150,7 @@ fn upsert_as_replace(tokens: &mut [TokenWithSpan]) {
 
 /// Cuts out `[FOR SYSTEM_TIME] AS OF [SYSTEM TIME | TIMESTAMP] 'time' | number`.
 fn take_as_of(tokens: &mut Vec<TokenWithSpan>) -> SqlResult<Option<AsOf>> {
-    let outside = top_level(tokens);
+    let outside = query_level(tokens);
     let mut found = None;
     for at in (0..tokens.len()).rev() {
         let Some((as_of, end)) = as_of_at(tokens, at) else { continue };
@@ -147,6 +167,16 @@ fn take_as_of(tokens: &mut Vec<TokenWithSpan>) -> SqlResult<Option<AsOf>> {
         found = Some(as_of);
     }
     Ok(found)
+}
+
+/// Returns the positions that belong to the whole query, which is in parentheses in `COPY (query) TO`.
+fn query_level(tokens: &[TokenWithSpan]) -> Vec<usize> {
+    match tokens.get(1).map(|token| &token.token) {
+        Some(Token::LParen) if has_words(tokens, 0, &["COPY"]) => {
+            top_level(&tokens[2..]).into_iter().map(|at| at + 2).collect()
+        }
+        _ => top_level(tokens),
+    }
 }
 
 /// Returns the value of an AS OF clause at this position, and its end.

@@ -11,7 +11,7 @@ use datafusion::physical_plan::ExecutionPlan;
 use engine::schema::partition_range::PartitionRange;
 use nyala_client::{ReadMode, ScanSpec, ScanToken, Table};
 
-use super::error::external;
+use super::error::{SqlError, external};
 use super::filter::{Translated, translate};
 use super::scan::{TabletScan, TabletScanExec};
 use super::snapshot::Snapshot;
@@ -92,7 +92,12 @@ impl TableProvider for SqlTable {
             match translate(filter, self.table.schema()) {
                 Some(Translated::Predicates(predicates)) => spec.predicates.extend(predicates),
                 Some(Translated::Nothing) => is_empty = true,
-                None => return Err(external(self.table.name(), format!("cannot push down {filter}"))),
+                None => {
+                    return Err(external(
+                        self.table.name(),
+                        SqlError::new(format!("cannot push down {filter}")),
+                    ));
+                }
             }
         }
         let tokens = match is_empty {

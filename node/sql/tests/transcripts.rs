@@ -3,6 +3,7 @@
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::io::Write;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use node::server::cluster::{Cluster, ClusterConfig, PortAssignment};
@@ -12,7 +13,7 @@ use nyala_common::env::os::{OsEnv, OsOptions};
 use nyala_sql::{Format, Shell};
 
 /// Transcripts, in the order in which they run.
-const TRANSCRIPTS: [&str; 6] = ["ddl", "select", "write", "conditions", "snapshot", "errors"];
+const TRANSCRIPTS: [&str; 7] = ["ddl", "select", "write", "conditions", "snapshot", "errors", "copy"];
 
 async fn cluster(dir: &std::path::Path) -> Cluster {
     let env = OsEnv::new(&OsOptions::default()).expect("this machine");
@@ -37,11 +38,16 @@ fn transcripts_match_and_the_program_runs_scripts() {
     let connected = runtime.block_on(Client::builder(cluster.master_addresses()).connect());
     let client = connected.expect("a leader");
     let timestamps = RefCell::new(BTreeMap::new());
+    let files = tempfile::tempdir().expect("a temporary directory");
     for transcript in TRANSCRIPTS {
         let path = format!("tests/transcripts/{transcript}");
         assert!(std::path::Path::new(&path).exists(), "{path} is missing");
         datadriven::walk(&path, |file| {
-            file.run(|case| runtime.block_on(run(client.clone(), &timestamps, &case.directive, &case.input)));
+            file.run(|case| {
+                let context =
+                    Context { client: client.clone(), timestamps: &timestamps, files: files.path() };
+                runtime.block_on(run(context, &case.directive, &case.input))
+            });
         });
     }
     scripts_come_from_three_places(&cluster.master_addresses().join(","));
@@ -80,6 +86,14 @@ fn scripts_come_from_three_places(masters: &str) {
     let path = file.path().to_str().expect("UTF-8");
     assert_eq!(printed(&["--format", "json", "-f", path], ""), "{\"k\":1}\n{\"k\":2}\n");
 
+    let parquet = program(masters, &["--format", "parquet", "-c", "SELECT k FROM p ORDER BY k"], "");
+    assert!(
+        parquet.status.success() && parquet.stdout.starts_with(b"PAR1") && parquet.stdout.ends_with(b"PAR1")
+    );
+    let both = program(masters, &["--format", "parquet", "-c", "SELECT 1", "-c", "SELECT 2"], "");
+    let error = String::from_utf8_lossy(&both.stderr);
+    assert!(error.starts_with("nyala-sql: a Parquet file holds one result"), "{error}");
+
     let failed =
         program(masters, &["--format", "csv", "-c", "SELECT 1 AS a; DROP TABLE q; SELECT 2 AS a"], "");
     assert_eq!(failed.status.code(), Some(1));
@@ -88,16 +102,22 @@ fn scripts_come_from_three_places(masters: &str) {
     assert!(error.starts_with("nyala-sql: table q: "), "{error}");
 }
 
+/// Surroundings of a case.
+struct Context<'a> {
+    client: Client,
+    timestamps: &'a RefCell<BTreeMap<String, u64>>,
+    /// Directory of files, `$DIR` in statements.
+    files: &'a Path,
+}
+
 /// Runs the statements of a case. The directive is the format, or one of:
 ///
+/// - `write` writes the file in the first line of the input, with the other lines.
+/// - `file` shows a file.
 /// - `snapshot` keeps the current timestamp under the name in the input; `$name` in later statements is that timestamp.
 /// - `recreate` drops the table in the input and creates it by what SHOW CREATE TABLE printed for it.
-async fn run(
-    client: Client,
-    timestamps: &RefCell<BTreeMap<String, u64>>,
-    directive: &str,
-    script: &str,
-) -> String {
+async fn run(context: Context<'_>, directive: &str, script: &str) -> String {
+    let Context { client, timestamps, files } = context;
     let format = match directive {
         "table" => Format::Table,
         "csv" => Format::Csv,
@@ -107,17 +127,24 @@ async fn run(
             timestamps.borrow_mut().insert(format!("${}", script.trim()), seen + 1);
             return "kept\n".to_string();
         }
+        "write" => {
+            let (name, text) = script.split_once('\n').expect("a name and lines");
+            std::fs::write(files.join(name), text).expect("a written file");
+            return "written\n".to_string();
+        }
+        "file" => return std::fs::read_to_string(files.join(script.trim())).expect("a file of text"),
         "recreate" => return recreate(client, script.trim()).await,
         other => panic!("unknown directive {other}"),
     };
-    let mut script = script.to_string();
+    let dir = files.to_str().expect("UTF-8");
+    let mut script = script.replace("$DIR", dir);
     for (name, timestamp) in timestamps.borrow().iter() {
         script = script.replace(name, &timestamp.to_string());
     }
     let mut printed = String::new();
     let shell = Shell::new(client, format).target_partitions(2);
-    let mut print = |text: &str| {
-        printed.push_str(text);
+    let mut print = |text: &[u8]| {
+        printed.push_str(std::str::from_utf8(text).expect("UTF-8"));
         Ok(())
     };
     let result = shell.run(&script, &mut print).await;
@@ -127,7 +154,7 @@ async fn run(
     if printed.is_empty() {
         printed.push_str("done\n");
     }
-    mask(&printed)
+    mask(&printed.replace(dir, "$DIR"))
 }
 
 /// Replaces ids of tables and the current time, which differ from run to run.
@@ -151,7 +178,7 @@ fn mask(text: &str) -> String {
 async fn recreate(client: Client, table: &str) -> String {
     let statement = create_statement(&client, table).await;
     let shell = Shell::new(client.clone(), Format::Table);
-    let mut print = |_: &str| Ok(());
+    let mut print = |_: &[u8]| Ok(());
     shell
         .run(&format!("DROP TABLE {table}; {statement}"), &mut print)
         .await
@@ -162,8 +189,8 @@ async fn recreate(client: Client, table: &str) -> String {
 
 async fn create_statement(client: &Client, table: &str) -> String {
     let mut printed = String::new();
-    let mut print = |text: &str| {
-        printed.push_str(text);
+    let mut print = |text: &[u8]| {
+        printed.push_str(std::str::from_utf8(text).expect("UTF-8"));
         Ok(())
     };
     let shell = Shell::new(client.clone(), Format::Csv);

@@ -1,0 +1,165 @@
+//! One connection: its messages, one after the other, and the handling of errors.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures_util::{SinkExt, StreamExt};
+use nyala_common::env::Stream;
+use pgwire::api::store::PortalStore;
+use pgwire::api::{
+    ClientInfo, ClientPortalStore, DefaultClient, NoopHandler, PgWireConnectionState as ConnectionState,
+};
+use pgwire::error::{ErrorInfo, PgWireError, PgWireResult};
+use pgwire::messages::response::{GssEncResponse, SslResponse, TransactionStatus};
+use pgwire::messages::{PgWireBackendMessage, PgWireFrontendMessage, SslNegotiationMetaMessage};
+use pgwire::tokio::server::{PgWireMessageServerCodec, process_error, process_message};
+use tokio::io::DuplexStream;
+use tokio_util::codec::Framed;
+
+use super::cancel::Cancellation;
+use super::pipe::{self, MessageLimit};
+use super::query::{Prepared, QueryHandler};
+use super::shared::Shared;
+use super::startup::Startup;
+
+/// Longest time for the startup and the password.
+const STARTUP_TIME: Duration = Duration::from_secs(60);
+
+/// Connection as pgwire's code sees it.
+type Socket = Framed<DuplexStream, PgWireMessageServerCodec<Prepared>>;
+
+/// Handlers of one connection.
+struct Handlers {
+    startup: Arc<Startup>,
+    query: Arc<QueryHandler>,
+}
+
+/// Serves a client until it leaves. A client that is refused learns so after its startup message; it may cancel.
+pub(super) async fn serve(shared: &Arc<Shared>, stream: Stream, peer: SocketAddr, is_refused: bool) {
+    let cancellation = shared.cancels.connection();
+    let limit = MessageLimit::new(shared.config.message_bytes_max);
+    let pipe = pipe::open(&shared.env, stream, limit, cancellation.clone());
+    let mut socket = Framed::new(pipe, PgWireMessageServerCodec::new(DefaultClient::new(peer, false)));
+    let handlers = Handlers {
+        startup: Arc::new(Startup::new(shared, cancellation.clone(), is_refused)),
+        query: Arc::new(QueryHandler::new(shared.executor.clone())),
+    };
+    let started = shared.env.timeout(STARTUP_TIME, start(shared, &mut socket, &handlers)).await;
+    if let Some(Ok(true)) = started {
+        // An error of the socket means that the client is gone.
+        let _ = answer(shared, &mut socket, &handlers, &cancellation).await;
+    }
+    let _ = socket.flush().await;
+}
+
+/// Handles messages until the client is authenticated. Returns false if the connection ends before that.
+async fn start(shared: &Arc<Shared>, socket: &mut Socket, handlers: &Handlers) -> std::io::Result<bool> {
+    loop {
+        let Some(message) = socket.next().await else { return Ok(false) };
+        let message = match message {
+            Ok(message) => message,
+            Err(error) => return process_error(socket, error, false).await.map(|()| false),
+        };
+        match message {
+            PgWireFrontendMessage::Terminate(_) => return Ok(false),
+            PgWireFrontendMessage::SslNegotiation(request) => negotiate(socket, request).await?,
+            message => {
+                let is_cancel = matches!(message, PgWireFrontendMessage::CancelRequest(_));
+                let handled = process(shared, socket, handlers, message).await;
+                if is_cancel {
+                    return Ok(false);
+                }
+                if let Err(error) = handled {
+                    return process_error(socket, error, false).await.map(|()| false);
+                }
+                if matches!(socket.state(), ConnectionState::ReadyForQuery) {
+                    return Ok(true);
+                }
+            }
+        }
+    }
+}
+
+/// Refuses encryption, which is a proxy's matter here.
+async fn negotiate(socket: &mut Socket, request: SslNegotiationMetaMessage) -> std::io::Result<()> {
+    match request {
+        SslNegotiationMetaMessage::PostgresSsl(_) => {
+            socket.send(PgWireBackendMessage::SslResponse(SslResponse::Refuse)).await
+        }
+        SslNegotiationMetaMessage::PostgresGss(_) => {
+            socket.send(PgWireBackendMessage::GssEncResponse(GssEncResponse::Refuse)).await
+        }
+        SslNegotiationMetaMessage::None => {
+            socket.set_state(ConnectionState::AwaitingStartup);
+            Ok(())
+        }
+    }
+}
+
+/// Handles the messages of an authenticated client.
+async fn answer(
+    shared: &Arc<Shared>,
+    socket: &mut Socket,
+    handlers: &Handlers,
+    cancellation: &Cancellation,
+) -> std::io::Result<()> {
+    while let Some(message) = socket.next().await {
+        let message = match message {
+            Ok(PgWireFrontendMessage::Terminate(_)) => return Ok(()),
+            Ok(message) => message,
+            Err(error) => return process_error(socket, error, false).await,
+        };
+        let is_extended = message.is_extended_query();
+        let is_sync = matches!(message, PgWireFrontendMessage::Sync(_));
+        let token = cancellation.begin();
+        let handled = tokio::select! {
+            biased;
+            () = token.cancelled() => Err(PgWireError::QueryCanceled),
+            handled = process(shared, socket, handlers, message) => handled,
+        };
+        cancellation.end();
+        if cancellation.closed().is_cancelled() {
+            return farewell(socket).await;
+        }
+        let is_failed = handled.is_err();
+        if let Err(error) = handled {
+            let is_fatal = error.is_fatal();
+            process_error(socket, error, is_extended).await?;
+            if is_fatal {
+                return Ok(());
+            }
+        }
+        // The rows of a portal hold scanners. Portals end with the block, as Postgres has it.
+        if is_failed || (is_sync && socket.transaction_status() == TransactionStatus::Idle) {
+            socket.portal_store().clear_portals();
+        }
+    }
+    farewell(socket).await
+}
+
+/// Says why the connection ends, to a client that still listens.
+async fn farewell(socket: &mut Socket) -> std::io::Result<()> {
+    let what =
+        "the connection ends: the server stops, the client has ended its side, or a message was too long";
+    let info = ErrorInfo::new("FATAL".to_string(), "57P01".to_string(), what.to_string());
+    socket.send(PgWireBackendMessage::ErrorResponse(info.into())).await
+}
+
+async fn process(
+    shared: &Arc<Shared>,
+    socket: &mut Socket,
+    handlers: &Handlers,
+    message: PgWireFrontendMessage,
+) -> PgWireResult<()> {
+    process_message(
+        message,
+        socket,
+        handlers.startup.clone(),
+        handlers.query.clone(),
+        handlers.query.clone(),
+        Arc::new(NoopHandler),
+        shared.cancels.clone(),
+    )
+    .await
+}

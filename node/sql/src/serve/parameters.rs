@@ -1,0 +1,395 @@
+//! Parameters of prepared statements: their types, and their values as constants of the statement.
+//!
+//! ```text
+//! Parse ── infer: column that a `$1` is written to, else its place in the plan ──► types for the client
+//! Bind  ── value, text or binary ── constant() ──► substitute(): `$1` becomes a constant, then the statement runs
+//! ```
+
+use std::collections::BTreeMap;
+use std::ops::ControlFlow;
+
+use bytes::Buf;
+use datafusion::arrow::datatypes::DataType as ArrowType;
+use datafusion::logical_expr::sqlparser::ast::{
+    Expr, LimitClause, Query, SelectItem, SetExpr, Statement as SqlStatement, UnaryOperator, Value, VisitMut,
+    VisitorMut,
+};
+use datafusion::sql::parser::Statement;
+use pgwire::api::Type;
+use pgwire::api::results::FieldFormat;
+
+use super::super::error::{SqlError, SqlResult, state};
+use super::super::executor::Executor;
+use super::super::script::{Body, Parsed};
+use super::super::tokens::{parser_of, tokens};
+use super::encode::pg_type;
+use super::numeric;
+
+/// Largest number of parameters, as Postgres has it.
+const PARAMETERS_MAX: usize = 65_535;
+
+/// Microseconds from 1970 to 2000, the epoch of binary times.
+const EPOCH_MICROS: i64 = 946_684_800_000_000;
+
+/// Returns the number of the parameters of a statement: the greatest `$n`.
+pub(super) fn count(parsed: &Parsed) -> SqlResult<usize> {
+    let mut found = Found::default();
+    visit(&mut parsed.clone(), &mut found);
+    match found.bad {
+        Some(name) => {
+            Err(SqlError::with_state(state::SYNTAX, format!("parameter {name}: write $1, $2, ...")))
+        }
+        None => Ok(found.max),
+    }
+}
+
+/// Returns the number of a placeholder's name.
+fn number_of(name: &str) -> Option<usize> {
+    let number = name.strip_prefix('$')?.parse().ok()?;
+    (1..=PARAMETERS_MAX).contains(&number).then_some(number)
+}
+
+/// Returns the number of the parameter that an expression is.
+fn parameter(expr: &Expr) -> Option<usize> {
+    match expr {
+        Expr::Value(value) => match &value.value {
+            Value::Placeholder(name) => number_of(name),
+            _ => None,
+        },
+        Expr::Nested(inner) => parameter(inner),
+        _ => None,
+    }
+}
+
+/// Visitor that finds the greatest parameter.
+#[derive(Default)]
+struct Found {
+    max: usize,
+    bad: Option<String>,
+}
+
+impl VisitorMut for Found {
+    type Break = ();
+
+    fn pre_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
+        if let Expr::Value(value) = expr
+            && let Value::Placeholder(name) = &value.value
+        {
+            match number_of(name) {
+                Some(number) => self.max = self.max.max(number),
+                None => self.bad = Some(name.clone()),
+            }
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+/// Visitor that replaces parameters.
+struct Substitution<'a>(&'a BTreeMap<usize, Expr>);
+
+impl VisitorMut for Substitution<'_> {
+    type Break = ();
+
+    fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
+        if let Some(value) = parameter(expr).and_then(|number| self.0.get(&number)) {
+            *expr = value.clone();
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+fn visit(parsed: &mut Parsed, visitor: &mut impl VisitorMut<Break = ()>) {
+    if let Body::Sql(statement) = &mut parsed.body {
+        visit_statement(statement, visitor);
+    }
+}
+
+fn visit_statement(statement: &mut Statement, visitor: &mut impl VisitorMut<Break = ()>) {
+    match statement {
+        Statement::Statement(sql) => {
+            // A visitor here never breaks.
+            let _ = VisitMut::visit(&mut **sql, visitor);
+        }
+        Statement::Explain(explain) => visit_statement(&mut explain.statement, visitor),
+        _ => {}
+    }
+}
+
+/// Replaces parameters by constants.
+pub(super) fn substitute(parsed: &mut Parsed, values: &BTreeMap<usize, Expr>) {
+    visit(parsed, &mut Substitution(values));
+}
+
+/// Returns the types of the parameters 1 to `count`: the client's, else those of their places, else TEXT.
+pub(super) async fn types(
+    executor: &Executor,
+    parsed: &Parsed,
+    count: usize,
+    given: &[Option<Type>],
+) -> SqlResult<Vec<Type>> {
+    let known = |number: usize| given.get(number - 1).cloned().flatten().filter(|ty| *ty != Type::UNKNOWN);
+    if (1..=count).all(|number| known(number).is_some()) {
+        return Ok((1..=count).filter_map(known).collect());
+    }
+    let inferred = infer(executor, parsed).await?;
+    let ty = |number: usize| known(number).or_else(|| inferred.get(&number).cloned()).unwrap_or(Type::TEXT);
+    Ok((1..=count).map(ty).collect())
+}
+
+/// Returns the types that the places of parameters ask for.
+async fn infer(executor: &Executor, parsed: &Parsed) -> SqlResult<BTreeMap<usize, Type>> {
+    let mut types = BTreeMap::new();
+    let mut parsed = parsed.clone();
+    visit(&mut parsed, &mut Limits(&mut types));
+    if let Some((query, columns)) = executor.written(&parsed).await? {
+        let mut query = query;
+        if let Statement::Statement(sql) = &query
+            && let SqlStatement::Query(query) = &**sql
+        {
+            positions(&query.body, &columns, &mut types);
+        }
+        visit_statement(&mut query, &mut Substitution(&nulls(&types)));
+        parsed.body = Body::Sql(query);
+    } else {
+        substitute(&mut parsed, &nulls(&types));
+    }
+    for (name, ty) in executor.placeholders(&parsed).await? {
+        if let (Some(number), Some(ty)) = (number_of(&name), ty) {
+            types.entry(number).or_insert_with(|| pg_type(&ty));
+        }
+    }
+    Ok(types)
+}
+
+/// Returns NULL for each parameter whose type is known, so that planning does not depend on it.
+fn nulls(types: &BTreeMap<usize, Type>) -> BTreeMap<usize, Expr> {
+    types.keys().map(|number| (*number, Expr::Value(Value::Null.with_empty_span()))).collect()
+}
+
+/// Collects the parameters that are written to columns.
+fn positions(body: &SetExpr, columns: &[ArrowType], types: &mut BTreeMap<usize, Type>) {
+    let mut add = |expr: &Expr, column: Option<&ArrowType>| {
+        if let (Some(number), Some(column)) = (parameter(expr), column) {
+            types.entry(number).or_insert_with(|| pg_type(column));
+        }
+    };
+    match body {
+        SetExpr::Values(values) => {
+            for row in &values.rows {
+                row.iter().enumerate().for_each(|(at, expr)| add(expr, columns.get(at)));
+            }
+        }
+        SetExpr::Select(select) => {
+            for (at, item) in select.projection.iter().enumerate() {
+                if let SelectItem::UnnamedExpr(expr) | SelectItem::ExprWithAlias { expr, .. } = item {
+                    add(expr, columns.get(at));
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Visitor that collects the parameters of LIMIT and OFFSET.
+struct Limits<'a>(&'a mut BTreeMap<usize, Type>);
+
+impl VisitorMut for Limits<'_> {
+    type Break = ();
+
+    fn pre_visit_query(&mut self, query: &mut Query) -> ControlFlow<()> {
+        let found = match &query.limit_clause {
+            Some(LimitClause::LimitOffset { limit, offset, .. }) => {
+                [limit.as_ref(), offset.as_ref().map(|offset| &offset.value)]
+            }
+            Some(LimitClause::OffsetCommaLimit { offset, limit }) => [Some(limit), Some(offset)],
+            None => [None, None],
+        };
+        for number in found.into_iter().flatten().filter_map(parameter) {
+            self.0.insert(number, Type::INT8);
+        }
+        ControlFlow::Continue(())
+    }
+}
+
+/// Returns a value as a constant of SQL. The error names the parameter.
+pub(super) fn constant(
+    number: usize,
+    ty: &Type,
+    format: FieldFormat,
+    value: Option<&[u8]>,
+) -> SqlResult<Expr> {
+    let Some(bytes) = value else { return Ok(Expr::Value(Value::Null.with_empty_span())) };
+    let text = match format {
+        FieldFormat::Text => std::str::from_utf8(bytes).ok().map(str::to_string),
+        FieldFormat::Binary => binary_text(ty, bytes),
+    };
+    let constant = text.and_then(|text| text_constant(ty, &text));
+    constant.ok_or_else(|| {
+        let shown = String::from_utf8_lossy(&bytes[..bytes.len().min(40)]).into_owned();
+        SqlError::with_state("22P02", format!("parameter ${number}: {shown:?} is not a {ty}"))
+    })
+}
+
+fn string(text: &str) -> Expr {
+    Expr::Value(Value::SingleQuotedString(text.to_string()).with_empty_span())
+}
+
+/// Returns a constant from Postgres's text of a value; `None` if it is not of the type.
+fn text_constant(ty: &Type, text: &str) -> Option<Expr> {
+    let trimmed = text.trim();
+    match *ty {
+        Type::BOOL => {
+            let truth = match trimmed.to_lowercase().as_str() {
+                "t" | "true" | "on" | "yes" | "1" => true,
+                "f" | "false" | "off" | "no" | "0" => false,
+                _ => return None,
+            };
+            Some(Expr::Value(Value::Boolean(truth).with_empty_span()))
+        }
+        Type::INT2 | Type::INT4 | Type::INT8 | Type::OID => {
+            trimmed.parse::<i64>().ok()?;
+            Some(number(trimmed))
+        }
+        Type::NUMERIC => {
+            let digits = trimmed.trim_start_matches(['+', '-']);
+            let is_number = digits.starts_with(|first: char| first.is_ascii_digit() || first == '.')
+                && digits.chars().all(|letter| letter.is_ascii_digit() || letter == '.')
+                && digits.parse::<f64>().is_ok();
+            is_number.then(|| number(trimmed))
+        }
+        Type::FLOAT4 | Type::FLOAT8 => {
+            trimmed.parse::<f64>().ok()?;
+            let ty = if *ty == Type::FLOAT4 { "REAL" } else { "DOUBLE" };
+            cast(&format!("CAST('' AS {ty})"), trimmed)
+        }
+        Type::DATE => cast("CAST('' AS DATE)", trimmed),
+        Type::TIMESTAMP => typed(trimmed, "Timestamp(Microsecond, None)"),
+        Type::TIMESTAMPTZ => typed(trimmed, "Timestamp(Microsecond, Some(\"+00:00\"))"),
+        Type::BYTEA => {
+            let hex = match text.strip_prefix("\\x") {
+                Some(hex) => hex.to_string(),
+                None if !text.contains('\\') => text.bytes().map(|byte| format!("{byte:02x}")).collect(),
+                None => return None,
+            };
+            let is_hex = hex.len() % 2 == 0 && hex.bytes().all(|digit| digit.is_ascii_hexdigit());
+            is_hex.then(|| Expr::Value(Value::HexStringLiteral(hex).with_empty_span()))
+        }
+        _ => Some(string(text)),
+    }
+}
+
+fn number(text: &str) -> Expr {
+    let digits = text.trim_start_matches(['+', '-']).to_string();
+    let number = Expr::Value(Value::Number(digits, false).with_empty_span());
+    match text.starts_with('-') {
+        true => Expr::UnaryOp { op: UnaryOperator::Minus, expr: Box::new(number) },
+        false => number,
+    }
+}
+
+/// Parses a template and puts the text into its cast.
+fn cast(template: &str, text: &str) -> Option<Expr> {
+    let mut parsed = parser_of(tokens(template).ok()?).parse_expr().ok()?;
+    let Expr::Cast { expr, .. } = &mut parsed else { return None };
+    **expr = string(text);
+    Some(parsed)
+}
+
+/// Returns a call that converts a text to a type of Arrow; it is evaluated when the statement is planned.
+fn typed(text: &str, ty: &str) -> Option<Expr> {
+    let mut call = parser_of(tokens("arrow_cast($1, $2)").ok()?).parse_expr().ok()?;
+    let values = BTreeMap::from([(1, string(text)), (2, string(ty))]);
+    let _ = VisitMut::visit(&mut call, &mut Substitution(&values));
+    Some(call)
+}
+
+/// Returns the text of a binary value; `None` if its length is not that of the type.
+fn binary_text(ty: &Type, mut bytes: &[u8]) -> Option<String> {
+    let expected = match *ty {
+        Type::BOOL => 1,
+        Type::INT2 => 2,
+        Type::INT4 | Type::FLOAT4 | Type::DATE | Type::OID => 4,
+        Type::INT8 | Type::FLOAT8 | Type::TIMESTAMP | Type::TIMESTAMPTZ => 8,
+        _ => bytes.len(),
+    };
+    if bytes.len() != expected {
+        return None;
+    }
+    Some(match *ty {
+        Type::BOOL => if bytes.get_u8() == 0 { "f" } else { "t" }.to_string(),
+        Type::INT2 => bytes.get_i16().to_string(),
+        Type::INT4 => bytes.get_i32().to_string(),
+        Type::INT8 => bytes.get_i64().to_string(),
+        Type::OID => bytes.get_u32().to_string(),
+        Type::FLOAT4 => bytes.get_f32().to_string(),
+        Type::FLOAT8 => bytes.get_f64().to_string(),
+        Type::NUMERIC => numeric::decode(bytes)?,
+        Type::DATE => {
+            time_text(i64::from(bytes.get_i32()).checked_mul(86_400_000_000)?)?.get(..10)?.to_string()
+        }
+        Type::TIMESTAMP => time_text(bytes.get_i64())?,
+        Type::TIMESTAMPTZ => format!("{}Z", time_text(bytes.get_i64())?),
+        Type::BYTEA => {
+            let digits = bytes.iter().map(|byte| format!("{byte:02x}"));
+            format!("\\x{}", digits.collect::<String>())
+        }
+        _ => std::str::from_utf8(bytes).ok()?.to_string(),
+    })
+}
+
+/// Returns the time `micros` µs after 2000; `None` outside the years 1 to 9999.
+fn time_text(micros: i64) -> Option<String> {
+    use datafusion::arrow::temporal_conversions::timestamp_us_to_datetime;
+    let time = timestamp_us_to_datetime(micros.checked_add(EPOCH_MICROS)?)?;
+    let text = time.to_string().replace(' ', "T");
+    // Years outside have a sign.
+    text.starts_with(|first: char| first.is_ascii_digit()).then_some(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::script::parse;
+    use super::*;
+
+    fn shown(ty: Type, format: FieldFormat, value: &[u8]) -> String {
+        match constant(1, &ty, format, Some(value)) {
+            Ok(expr) => expr.to_string(),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn values_become_constants_of_their_types() {
+        let text = |ty, value: &str| shown(ty, FieldFormat::Text, value.as_bytes());
+        assert_eq!(text(Type::INT8, "-9223372036854775808"), "-9223372036854775808");
+        assert_eq!(text(Type::TEXT, "it's"), "'it''s'");
+        assert_eq!(text(Type::NUMERIC, "1.50"), "1.50");
+        assert_eq!(text(Type::FLOAT8, "NaN"), "CAST('NaN' AS DOUBLE)");
+        assert_eq!(text(Type::BYTEA, "\\x00ff"), "X'00ff'");
+        assert_eq!(text(Type::INT4, "1 OR 1"), "parameter $1: \"1 OR 1\" is not a int4");
+        let binary = |ty, value: &[u8]| shown(ty, FieldFormat::Binary, value);
+        assert_eq!(binary(Type::INT2, &[0xff, 0xfe]), "-2");
+        assert_eq!(binary(Type::DATE, &[0xff, 0xff, 0xff, 0xff]), "CAST('1999-12-31' AS DATE)");
+        assert_eq!(
+            binary(Type::TIMESTAMPTZ, &[0, 0, 0, 0, 0, 0, 0, 1]),
+            "arrow_cast('2000-01-01T00:00:00.000001Z', 'Timestamp(Microsecond, Some(\"+00:00\"))')"
+        );
+        assert_eq!(binary(Type::INT4, &[1]), "parameter $1: \"\\u{1}\" is not a int4");
+    }
+
+    #[test]
+    fn parameters_are_counted_and_replaced_everywhere() {
+        let sql = "SELECT $2 FROM t WHERE a = $1 AND b IN (SELECT c FROM u WHERE d < $3) LIMIT $1";
+        let mut parsed = parse(sql).expect("good SQL").remove(0);
+        assert_eq!(count(&parsed).expect("numbers"), 3);
+        let values = (1..=3).map(|number| (number, string(&format!("v{number}")))).collect();
+        substitute(&mut parsed, &values);
+        let Body::Sql(statement) = parsed.body else { panic!("a query") };
+        assert_eq!(
+            statement.to_string(),
+            "SELECT 'v2' FROM t WHERE a = 'v1' AND b IN (SELECT c FROM u WHERE d < 'v3') LIMIT 'v1'"
+        );
+        let named = parse("SELECT $name").expect("good SQL").remove(0);
+        assert_eq!(count(&named).expect_err("a name").to_string(), "parameter $name: write $1, $2, ...");
+    }
+}

@@ -1,0 +1,124 @@
+//! Startup of a connection: limits, authentication, parameters of the server.
+
+use std::fmt::Debug;
+use std::sync::{Arc, Mutex};
+
+use async_trait::async_trait;
+use futures_util::Sink;
+use pgwire::api::ClientInfo;
+use pgwire::api::auth::mechanism::{AuthMechanism, AuthState};
+use pgwire::api::auth::{
+    AuthDriver, AuthOutcome, DefaultServerParameterProvider, StartupHandler, protocol_negotiation,
+    save_startup_parameters_to_metadata,
+};
+use pgwire::error::{ErrorInfo, PgWireError, PgWireResult};
+use pgwire::messages::startup::PasswordMessageFamily;
+use pgwire::messages::{PgWireBackendMessage, PgWireFrontendMessage};
+
+use super::cancel::{Cancellation, Registration};
+use super::scram::ScramExchange;
+use super::shared::Shared;
+
+/// Version of Postgres whose protocol and texts are spoken.
+const SERVER_VERSION: &str = concat!("16.0 (nyala ", env!("CARGO_PKG_VERSION"), ")");
+
+/// Startup of one connection.
+pub(super) struct Startup {
+    shared: Arc<Shared>,
+    driver: AuthDriver<DefaultServerParameterProvider>,
+    cancellation: Arc<Cancellation>,
+    registration: Mutex<Option<Registration>>,
+    /// True if there are too many connections already.
+    is_refused: bool,
+}
+
+impl Startup {
+    pub(super) fn new(shared: &Arc<Shared>, cancellation: Arc<Cancellation>, is_refused: bool) -> Startup {
+        let mut parameters = DefaultServerParameterProvider::default();
+        parameters.server_version = SERVER_VERSION.to_string();
+        parameters.is_superuser = false;
+        parameters.time_zone = "UTC".to_string();
+        Startup {
+            shared: shared.clone(),
+            driver: AuthDriver::new(parameters).with_pid_secret_key_generator(shared.processes.clone()),
+            cancellation,
+            registration: Mutex::default(),
+            is_refused,
+        }
+    }
+
+    fn mechanism(&self) -> Box<dyn AuthMechanism> {
+        match &self.shared.config.passwords {
+            None => Box::new(Trust),
+            Some(passwords) => Box::new(ScramExchange::new(&self.shared.env, passwords.clone())),
+        }
+    }
+
+    async fn proceed<C>(&self, client: &mut C, outcome: AuthOutcome) -> PgWireResult<()>
+    where
+        C: ClientInfo + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        let AuthOutcome::Authenticated { final_message, .. } = outcome else { return Ok(()) };
+        self.driver.complete_authentication(client, final_message).await?;
+        let (process, key) = client.pid_and_secret_key();
+        let registration = self.shared.cancels.register(process, key, self.cancellation.clone());
+        *self.registration.lock().unwrap_or_else(|error| error.into_inner()) = Some(registration);
+        Ok(())
+    }
+}
+
+#[async_trait]
+impl StartupHandler for Startup {
+    async fn on_startup<C>(&self, client: &mut C, message: PgWireFrontendMessage) -> PgWireResult<()>
+    where
+        C: ClientInfo + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        match message {
+            PgWireFrontendMessage::Startup(startup) => {
+                if self.is_refused {
+                    let max = self.shared.config.connections_max;
+                    return Err(fatal(
+                        "53300",
+                        format!("too many connections (limit {max}); try again later"),
+                    ));
+                }
+                protocol_negotiation(client, &startup).await?;
+                save_startup_parameters_to_metadata(client, &startup);
+                let outcome = self.driver.begin_authentication(client, self.mechanism()).await?;
+                self.proceed(client, outcome).await
+            }
+            PgWireFrontendMessage::PasswordMessageFamily(message) => {
+                let outcome = self.driver.advance_authentication(client, message).await?;
+                self.proceed(client, outcome).await
+            }
+            _ => Err(fatal("08P01", "expected a startup message".to_string())),
+        }
+    }
+}
+
+/// Creates an error that ends the connection.
+pub(super) fn fatal(state: &str, message: String) -> PgWireError {
+    PgWireError::UserError(Box::new(ErrorInfo::new("FATAL".to_string(), state.to_string(), message)))
+}
+
+/// Mechanism without a password, for clients of this machine.
+struct Trust;
+
+#[async_trait]
+impl AuthMechanism for Trust {
+    async fn begin(&mut self, _: &(dyn ClientInfo + Send + Sync)) -> PgWireResult<AuthState> {
+        Ok(AuthState::Ok { final_message: None, identity: None })
+    }
+
+    async fn next(
+        &mut self,
+        _: &(dyn ClientInfo + Send + Sync),
+        _: PasswordMessageFamily,
+    ) -> PgWireResult<AuthState> {
+        Err(PgWireError::NoAuthenticationInProgress)
+    }
+}

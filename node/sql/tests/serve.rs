@@ -1,0 +1,346 @@
+//! The Postgres protocol in front of an embedded cluster, with tokio-postgres as the client.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use futures_util::{StreamExt, pin_mut};
+use node::server::cluster::{Cluster, ClusterConfig, PortAssignment};
+use node::server::flags::Flags;
+use nyala_client::Client;
+use nyala_common::env::os::{OsEnv, OsOptions};
+use nyala_sql::serve::{Passwords, ServeConfig, SqlServer};
+use tokio_postgres::types::Type;
+use tokio_postgres::{Config, NoTls, SimpleQueryMessage};
+
+/// Doublings of the table that scans are cancelled on: enough rows for many batches of a scanner.
+const BIG_DOUBLINGS: u32 = 18;
+
+struct Bed {
+    cluster: Cluster,
+    client: Client,
+    _dir: tempfile::TempDir,
+}
+
+impl Bed {
+    async fn start() -> Bed {
+        let env = OsEnv::new(&OsOptions::default()).expect("this machine");
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        let flags = Flags::new();
+        flags.set("log_sync", "false").expect("a flag");
+        // The test asks the tablet server for its open scanners.
+        flags.set("superuser_acl", "*").expect("a flag");
+        let config = ClusterConfig {
+            dir: dir.path().to_str().expect("UTF-8").to_string(),
+            masters: 1,
+            tablet_servers: 1,
+            ip: [127, 0, 0, 1].into(),
+            ports: PortAssignment::Free,
+            flags,
+        };
+        let cluster = Cluster::start(&env, &config).await.expect("free ports and a fresh directory");
+        let client = Client::builder(cluster.master_addresses()).connect().await.expect("a leader");
+        Bed { cluster, client, _dir: dir }
+    }
+
+    async fn serve(&self, config: ServeConfig) -> SqlServer {
+        let listen: SocketAddr = ([127, 0, 0, 1], 0).into();
+        SqlServer::start(self.client.clone(), ServeConfig { listen, ..config }).await.expect("a free port")
+    }
+}
+
+fn config(server: &SqlServer) -> Config {
+    let mut config = Config::new();
+    config.host("127.0.0.1").port(server.address().port()).user("ann").dbname("nyala");
+    config
+}
+
+async fn connect(config: &Config) -> Result<tokio_postgres::Client, tokio_postgres::Error> {
+    let (client, connection) = config.connect(NoTls).await?;
+    tokio::spawn(async move {
+        // The end of the connection shows in the client's calls.
+        let _ = connection.await;
+    });
+    Ok(client)
+}
+
+fn code(error: &tokio_postgres::Error) -> &str {
+    error.code().map_or("none", |code| code.code())
+}
+
+#[test]
+fn clients_of_the_postgres_protocol_are_served() {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .enable_all()
+        .thread_stack_size(16 << 20)
+        .build()
+        .expect("a runtime");
+    runtime.block_on(async {
+        let mut bed = Bed::start().await;
+        let server = bed.serve(ServeConfig::default()).await;
+        let client = connect(&config(&server)).await.expect("a trusted client");
+        every_type_is_mapped(&client).await;
+        simple_queries_hold_several_statements(&client).await;
+        parameters_have_the_types_of_their_columns(&client).await;
+        errors_have_states(&client).await;
+        portals_return_rows_in_parts(client).await;
+        server.stop().await;
+        scans_are_cancelled_on_the_servers(&bed).await;
+        limits_and_passwords_hold(&bed).await;
+        bed.cluster.shutdown().await;
+    });
+}
+
+async fn every_type_is_mapped(client: &tokio_postgres::Client) {
+    client
+        .batch_execute(
+            "CREATE TABLE types (k BIGINT PRIMARY KEY, i8 TINYINT, i16 SMALLINT, i32 INT, b BOOLEAN, f REAL, d DOUBLE,
+               s VARCHAR, v VARCHAR(5), y BYTEA, n DECIMAL(38, 10), day DATE, at TIMESTAMP)
+             PARTITION BY HASH (k) PARTITIONS 2;
+             INSERT INTO types VALUES
+               (1, -128, -32768, -2147483648, true, 1.5, -0.1, 'text', 'ééééé', X'00ff',
+                1234567890123456789012345678.0123456789, '2026-02-28', '1999-12-31T23:59:59.999999Z'),
+               (2, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL, NULL)",
+        )
+        .await
+        .expect("a table with two rows");
+    let statement = client.prepare("SELECT * FROM types ORDER BY k").await.expect("a query");
+    let types: Vec<Type> = statement.columns().iter().map(|column| column.type_().clone()).collect();
+    let wanted = [
+        Type::INT8,
+        Type::INT2,
+        Type::INT2,
+        Type::INT4,
+        Type::BOOL,
+        Type::FLOAT4,
+        Type::FLOAT8,
+        Type::TEXT,
+        Type::TEXT,
+        Type::BYTEA,
+        Type::NUMERIC,
+        Type::DATE,
+        Type::TIMESTAMPTZ,
+    ];
+    assert_eq!(types, wanted);
+    let rows = client.query(&statement, &[]).await.expect("rows in binary form");
+    let row = &rows[0];
+    assert_eq!((row.get::<_, i64>(0), row.get::<_, i16>(1), row.get::<_, i32>(3)), (1, -128, i32::MIN));
+    assert_eq!((row.get::<_, bool>(4), row.get::<_, f32>(5), row.get::<_, f64>(6)), (true, 1.5, -0.1));
+    assert_eq!((row.get::<_, &str>(8), row.get::<_, &[u8]>(9)), ("ééééé", &b"\x00\xff"[..]));
+    let at: std::time::SystemTime = row.get(12);
+    let since = at.duration_since(std::time::UNIX_EPOCH).expect("after 1970");
+    assert_eq!(since.as_micros(), 946_684_799_999_999);
+    assert!(
+        (1..13).all(|at| rows[1].try_get::<_, Option<i64>>(at).is_err()
+            || rows[1].get::<_, Option<i64>>(at).is_none())
+    );
+    // Numbers and dates in text form.
+    let messages =
+        client.simple_query("SELECT n, day, at, y, v FROM types WHERE k = 1").await.expect("a row");
+    let row = messages.iter().find_map(|message| match message {
+        SimpleQueryMessage::Row(row) => Some(row),
+        _ => None,
+    });
+    let row = row.expect("one row");
+    let texts: Vec<&str> = (0..5).filter_map(|at| row.get(at)).collect();
+    assert_eq!(
+        texts,
+        [
+            "1234567890123456789012345678.0123456789",
+            "2026-02-28",
+            "1999-12-31 23:59:59.999999+00",
+            "\\x00ff",
+            "ééééé"
+        ]
+    );
+}
+
+async fn simple_queries_hold_several_statements(client: &tokio_postgres::Client) {
+    let messages = client
+        .simple_query(
+            "CREATE TABLE s (k INT PRIMARY KEY, v INT) PARTITION BY HASH (k) PARTITIONS 2;
+             INSERT INTO s VALUES (1, 10), (2, 20); SELECT k FROM s ORDER BY k; UPDATE s SET v = 0 WHERE k = 1",
+        )
+        .await
+        .expect("statements that succeed");
+    let counts: Vec<u64> = messages
+        .iter()
+        .filter_map(|message| match message {
+            SimpleQueryMessage::CommandComplete(count) => Some(*count),
+            _ => None,
+        })
+        .collect();
+    assert_eq!(counts, [0, 2, 2, 1]);
+    // A failure ends the query, but not what ran before it.
+    let error = client.simple_query("DELETE FROM s WHERE k = 2; SELECT * FROM nothere; DELETE FROM s").await;
+    assert_eq!(code(&error.expect_err("a missing table")), "42P01");
+    let left = client.query_one("SELECT COUNT(*) FROM s", &[]).await.expect("a count");
+    assert_eq!(left.get::<_, i64>(0), 1);
+}
+
+async fn parameters_have_the_types_of_their_columns(client: &tokio_postgres::Client) {
+    let types = |statement: &tokio_postgres::Statement| statement.params().to_vec();
+    let insert =
+        client.prepare("INSERT INTO types (k, s, n, at) VALUES ($1, $2, 1.5, $3)").await.expect("a write");
+    assert_eq!(types(&insert), [Type::INT8, Type::TEXT, Type::TIMESTAMPTZ]);
+    let at = std::time::UNIX_EPOCH + std::time::Duration::from_micros(1_769_860_800_000_001);
+    let written = client.execute(&insert, &[&9_i64, &"it's", &at]).await.expect("one row");
+    assert_eq!(written, 1);
+    let select = client
+        .prepare("SELECT k, s, at FROM types WHERE k = $1 AND s = $2 AND at >= $3 LIMIT $4")
+        .await
+        .expect("a query");
+    assert_eq!(types(&select), [Type::INT8, Type::TEXT, Type::TIMESTAMPTZ, Type::INT8]);
+    let row = client.query_one(&select, &[&9_i64, &"it's", &at, &1_i64]).await.expect("the row");
+    assert_eq!(row.get::<_, std::time::SystemTime>(2), at);
+    let update = client.prepare("UPDATE types SET i32 = $1, s = $2 WHERE k = $3").await.expect("a write");
+    assert_eq!(types(&update), [Type::INT4, Type::TEXT, Type::INT8]);
+    let updated = client.execute(&update, &[&-5_i32, &None::<&str>, &9_i64]).await.expect("one row");
+    assert_eq!(updated, 1);
+    let row = client.query_one("SELECT i32, s FROM types WHERE k = $1", &[&9_i64]).await.expect("the row");
+    assert_eq!((row.get::<_, i32>(0), row.get::<_, Option<&str>>(1)), (-5, None));
+    let deleted = client.execute("DELETE FROM types WHERE k IN ($1, $2)", &[&9_i64, &77_i64]).await;
+    assert_eq!(deleted.expect("one row"), 1);
+}
+
+async fn errors_have_states(client: &tokio_postgres::Client) {
+    let cases = [
+        ("SELEC 1", "42601"),
+        ("SELECT * FROM nothere", "42P01"),
+        ("SELECT nothere FROM types", "42703"),
+        ("INSERT INTO types (k) VALUES (1)", "23505"),
+        ("CREATE TABLE types (k INT PRIMARY KEY)", "42P07"),
+        ("SELECT 1 / 0", "22012"),
+        ("VACUUM types", "0A000"),
+        ("COPY types TO '/tmp/never.csv'", "42501"),
+        ("SET statement_timeout = 5", "0A000"),
+        ("SHOW nothing_known", "42704"),
+        ("SELECT $1", "none"),
+    ];
+    for (sql, state) in cases {
+        let result = client.query(sql, &[]).await;
+        assert_eq!(code(&result.expect_err(sql)), state, "{sql}");
+    }
+    assert!(!std::path::Path::new("/tmp/never.csv").exists());
+    // Blocks read, and do not write.
+    client.batch_execute("BEGIN; SELECT 1").await.expect("a block");
+    let error = client.batch_execute("INSERT INTO types (k) VALUES (50)").await.expect_err("a write");
+    assert_eq!(code(&error), "25006");
+    let error = client.batch_execute("SELECT 1").await.expect_err("a failed block");
+    assert_eq!(code(&error), "25P02");
+    client.batch_execute("ROLLBACK; SET application_name = 'test'; SELECT 1").await.expect("no block");
+    let shown = client.query_one("SHOW transaction_isolation", &[]).await.expect("a setting");
+    assert_eq!(shown.get::<_, &str>(0), "read committed");
+}
+
+async fn portals_return_rows_in_parts(mut client: tokio_postgres::Client) {
+    let transaction = client.transaction().await.expect("a block");
+    let portal = transaction.bind("SELECT k FROM types ORDER BY k", &[]).await.expect("a portal");
+    let first = transaction.query_portal(&portal, 1).await.expect("a row");
+    let second = transaction.query_portal(&portal, 5).await.expect("the rest");
+    assert_eq!((first[0].get::<_, i64>(0), second.len()), (1, 1));
+    transaction.commit().await.expect("the end of a block");
+}
+
+/// Looks at a condition that must come to hold, before the test gives up.
+const LOOKS_MAX: usize = 20_000;
+
+/// Waits until a condition on the number of open scanners holds, or another; each look is a call.
+async fn until(bed: &Bed, what: &str, holds: impl Fn(u64) -> bool) {
+    for _ in 0..LOOKS_MAX {
+        if holds(open_scanners(bed).await) {
+            return;
+        }
+    }
+    panic!("not so: {what}");
+}
+
+/// Returns the number of open scanners, as the tablet server counts them.
+async fn open_scanners(bed: &Bed) -> u64 {
+    let address = bed.cluster.tablet_servers()[0].rpc_addr().to_string();
+    bed.client.quiesce(&address, None).await.expect("a status").scanners
+}
+
+async fn scans_are_cancelled_on_the_servers(bed: &Bed) {
+    let server = bed.serve(ServeConfig::default()).await;
+    let client = connect(&config(&server)).await.expect("a client");
+    client
+        .batch_execute(
+            "CREATE TABLE big (k BIGINT PRIMARY KEY, pad VARCHAR) PARTITION BY HASH (k) PARTITIONS 2",
+        )
+        .await
+        .expect("a table");
+    client.batch_execute("INSERT INTO big VALUES (0, repeat('x', 100))").await.expect("a row");
+    for doubling in 0..BIG_DOUBLINGS {
+        let double = format!("INSERT INTO big SELECT k + {}, pad FROM big", 1_u64 << doubling);
+        client.batch_execute(&double).await.expect("rows");
+    }
+    until(bed, "the fill's scanners are closed", |open| open == 0).await;
+
+    // A reader that stops after the first row leaves the scanners open: the rest waits for it.
+    let rows = client.query_raw("SELECT k, pad FROM big", Vec::<i64>::new()).await.expect("rows");
+    pin_mut!(rows);
+    rows.next().await.expect("a row").expect("a row");
+    assert!(
+        open_scanners(bed).await > 0,
+        "the scan is complete before its rows are read; make the table bigger"
+    );
+    client.cancel_token().cancel_query(NoTls).await.expect("a request");
+    let mut last = None;
+    while let Some(row) = rows.next().await {
+        last = row.err();
+    }
+    assert_eq!(code(&last.expect("the scan was cancelled")), "57014");
+    until(bed, "a cancelled scan is closed", |open| open == 0).await;
+    // The connection is usable, and a late cancel request has nothing to cancel.
+    client.cancel_token().cancel_query(NoTls).await.expect("a request");
+    client.batch_execute("SELECT 1").await.expect("an answer");
+
+    // A connection that ends takes its scanners with it. The library's own close would read the rest first.
+    let (leaving, connection) = config(&server).connect(NoTls).await.expect("a client");
+    let connection = tokio::spawn(connection);
+    let rows = leaving.query_raw("SELECT k, pad FROM big", Vec::<i64>::new()).await.expect("rows");
+    let mut rows = Box::pin(rows);
+    rows.next().await.expect("a row").expect("a row");
+    assert!(open_scanners(bed).await > 0, "the scan is complete before its rows are read");
+    connection.abort();
+    until(bed, "the scan of a client that left is closed", |open| open == 0).await;
+    // The other one was idle.
+    until(bed, "only one connection is left", |_| server.connections() == 1).await;
+    drop(client);
+    until(bed, "the connection is closed", |_| server.connections() == 0).await;
+    server.stop().await;
+}
+
+async fn limits_and_passwords_hold(bed: &Bed) {
+    let env = bed.client.env();
+    let open = ServeConfig { listen: ([0, 0, 0, 0], 0).into(), ..ServeConfig::default() };
+    let refused = SqlServer::start(bed.client.clone(), open).await.err().expect("no passwords");
+    assert!(refused.to_string().starts_with("--listen 0.0.0.0:0: other hosts could connect"), "{refused}");
+
+    let passwords = Passwords::parse(env, "ann:secret\n").expect("a good file");
+    let limited = ServeConfig {
+        connections_max: 1,
+        message_bytes_max: 10_000,
+        passwords: Some(Arc::new(passwords)),
+        ..ServeConfig::default()
+    };
+    let server = bed.serve(limited).await;
+    for password in ["", "wrong"] {
+        let error = connect(config(&server).password(password)).await.expect_err("a wrong password");
+        assert_eq!(code(&error), "28P01");
+        until(bed, "the connection is closed", |_| server.connections() == 0).await;
+    }
+    let error = connect(config(&server).user("eve").password("secret")).await.expect_err("no such user");
+    assert_eq!(code(&error), "28P01");
+    until(bed, "the connection is closed", |_| server.connections() == 0).await;
+
+    let client = connect(config(&server).password("secret")).await.expect("the right password");
+    let error = connect(config(&server).password("secret")).await.expect_err("a second client");
+    assert_eq!(code(&error), "53300");
+    client.batch_execute("SELECT 1").await.expect("an answer");
+    let long = format!("SELECT '{}'", "x".repeat(10_000));
+    client.batch_execute(&long).await.expect_err("a message that is too long");
+    until(bed, "the connection is closed", |_| server.connections() == 0).await;
+    connect(config(&server).password("secret")).await.expect("a free place");
+    server.stop().await;
+}
