@@ -1,7 +1,7 @@
 //! `cargo ci package`: the Debian package, built and tried in a fresh Debian.
 //!
 //! ```text
-//!   release program ─► nyala man, nyala completions ─► cargo deb ─► target/package/nyala_VERSION_ARCH.deb
+//!   release programs ─► nyala man, nyala completions ─► cargo deb ─► target/package/nyala_VERSION_ARCH.deb
 //!   units: systemd-analyze verify; exposure at most 2.5      package: lintian
 //!   mmdebstrap ─► chroot: install, run a server from /etc/nyala, install again, remove, purge; data stays
 //! ```
@@ -38,7 +38,7 @@ pub(crate) fn run(root: &Path, steps: &mut Steps) {
 
 fn build(root: &Path) -> Result<PathBuf> {
     tools::require_kerberos()?;
-    let words = ["build", "--quiet", "--release", "--package", "node"];
+    let words = ["build", "--quiet", "--release", "--package", "node", "--package", "nyala-sql"];
     cargo(root, &[&words, tools::kerberos_feature()].concat())?;
     let target = target_dir()?;
     let program = target.join("release/nyala");

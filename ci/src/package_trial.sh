@@ -11,6 +11,10 @@ test -f /usr/lib/systemd/system/nyala-master.service
 test -f /usr/share/man/man1/nyala-tablet-server.1.gz
 systemd-analyze verify --man=no /usr/lib/systemd/system/nyala-master.service
 
+# SQL on data in a directory.
+nyala sql --dir /tmp/sql --format csv -c 'CREATE TABLE t (k INT PRIMARY KEY) PARTITION BY HASH (k) PARTITIONS 2' \
+    -c 'INSERT INTO t VALUES (1)' -c 'SELECT k + 1 AS next FROM t' | grep '^2$'
+
 # A service without directories does not start, and says why.
 code=0
 nyala master --config /etc/nyala/master.toml 2> /tmp/refused || code=$?
@@ -39,6 +43,7 @@ grep 7951 /etc/nyala/master.toml
 # A purge removes all but the data.
 apt-get purge -y nyala
 test ! -e /usr/bin/nyala
+test ! -e /usr/bin/nyala-sql
 test ! -e /etc/nyala/master.toml
 test -f /var/lib/nyala/master/wal/instance
 echo 'trial: passed'
