@@ -23,9 +23,9 @@ words! {
 words! {
     /// Part of a call, by the direction of its bytes.
     pub enum CallPart {
-        /// What the host that opened the connection sends.
+        /// Bytes that the host that opened the connection sends.
         Request = "request",
-        /// What the host that accepted it sends.
+        /// Bytes that the host that accepted it sends.
         Answer = "answer",
     }
 }
@@ -123,8 +123,8 @@ records! {
         Loss = "loss" { percent: u8, span: Duration },
         /// Resets every connection between the two hosts.
         Reset = "reset" { peer: Host },
-        /// Resets the connection of a call from the peer to the target within the `nth` write of that part from now: some
-        /// of its bytes arrive. It waits no longer than `span`.
+        /// Resets the connection of a call from the peer to the target within the `nth` write of that part from now:
+        /// some of its bytes arrive. It waits no longer than `span`.
         CutCall = "cut-call" { peer: Host, part: CallPart, nth: u32, span: Duration },
         /// New connections to the target are refused, or hang.
         NoConnect = "no-connect" { hang: bool, span: Duration },

@@ -5,8 +5,8 @@
 //! ops      1 … 31 | 32 … 80     of each client, with these faults only
 //! ```
 //!
-//! A plan whose last faults are left out runs equally until the first of them begins: nothing before is drawn anew. The
-//! search is a bisection, so it finds one border between failing and clean, and there may be others.
+//! A plan whose last faults are left out runs equally until the first of them begins: nothing before is drawn again.
+//! The search is a bisection, so it finds one border between failing and clean, and there may be others.
 
 use anyhow::Result;
 use clap::Args;

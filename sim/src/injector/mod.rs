@@ -367,29 +367,8 @@ impl FaultInjector {
                 }
                 applied && whole
             }
-            Fault::PowerCutInDisk { dir, op, down } => {
-                if !self.state(target).down {
-                    self.power_cut_disk(world, target, kind, *down, *dir).cut_power_at(u64::from(*op));
-                }
-                // Counted when it fires.
-                false
-            }
-            Fault::PowerCutAfter { moment, nth, dir, op, down } => {
-                if !self.state(target).down {
-                    self.state(target).armed_power_cut = Some((kind.word(), *down));
-                    let machine = world.machine(&target.name());
-                    let disk = machine.disk(name(*dir));
-                    let charge = TriggerAction::PowerCut(disk, *op);
-                    machine.triggers().arm(ArmedTrigger { trigger: *moment, nth: *nth, action: charge });
-                }
-                // Counted when it fires.
-                false
-            }
-            Fault::PowerCutInSync { dir, sync, down } => {
-                if !self.state(target).down {
-                    let disk = self.power_cut_disk(world, target, kind, *down, *dir);
-                    disk.cut_power_at_nth(DiskOpKind::Sync, u64::from(*sync));
-                }
+            Fault::PowerCutInDisk { .. } | Fault::PowerCutAfter { .. } | Fault::PowerCutInSync { .. } => {
+                self.arm_power_cut(world, target, kind);
                 // Counted when it fires.
                 false
             }
@@ -405,6 +384,30 @@ impl FaultInjector {
                 true
             }
             other => unreachable!("{} is no fault of a process", other.word()),
+        }
+    }
+
+    /// Arms a loss of power within a later operation of a disk; a host that is down has none.
+    fn arm_power_cut(&mut self, world: &mut dyn World, target: Host, kind: &Fault) {
+        if self.state(target).down {
+            return;
+        }
+        match kind {
+            Fault::PowerCutInDisk { dir, op, down } => {
+                self.power_cut_disk(world, target, kind, *down, *dir).cut_power_at(u64::from(*op));
+            }
+            Fault::PowerCutAfter { moment, nth, dir, op, down } => {
+                self.state(target).armed_power_cut = Some((kind.word(), *down));
+                let machine = world.machine(&target.name());
+                let disk = machine.disk(name(*dir));
+                let charge = TriggerAction::PowerCut(disk, *op);
+                machine.triggers().arm(ArmedTrigger { trigger: *moment, nth: *nth, action: charge });
+            }
+            Fault::PowerCutInSync { dir, sync, down } => {
+                let disk = self.power_cut_disk(world, target, kind, *down, *dir);
+                disk.cut_power_at_nth(DiskOpKind::Sync, u64::from(*sync));
+            }
+            other => unreachable!("{} is no loss of power in a disk", other.word()),
         }
     }
 

@@ -153,25 +153,15 @@ impl<'a> FaultGenerator<'a> {
             Kind::Pause => self.process(|_, span| Pause { span }),
             Kind::Wipe => self.process(|_, down| Wipe { down }),
 
-            Kind::Isolate => self.network(|draw, span| Isolate { way: draw.direction(), span }),
-            Kind::CutPeers => self.network(|draw, span| CutPeers { way: draw.direction(), span }),
-            Kind::CutLink => {
-                self.network(|draw, span| CutLink { peer: draw.peer(target), way: draw.direction(), span })
-            }
-            Kind::Swizzle => self.network(|_, span| Swizzle { span }),
-            Kind::SlowLink => self.network(|draw, span| {
-                let latency = rounded(draw.random.span(MS, SECOND));
-                SlowLink { peer: draw.peer(target), latency, span }
-            }),
-            Kind::Loss => self.network(|draw, span| Loss { percent: draw.countdown(40) as u8, span }),
-            Kind::CutCall => self.network(|draw, span| CutCall {
-                peer: draw.peer(target),
-                part: draw.random.pick(CallPart::ALL),
-                nth: draw.countdown(30),
-                span,
-            }),
-            Kind::Reset => self.network(|draw, _| Reset { peer: draw.peer(target) }),
-            Kind::NoConnect => self.network(|draw, span| NoConnect { hang: draw.random.percent(50), span }),
+            Kind::Isolate
+            | Kind::CutPeers
+            | Kind::CutLink
+            | Kind::Swizzle
+            | Kind::SlowLink
+            | Kind::Loss
+            | Kind::CutCall
+            | Kind::Reset
+            | Kind::NoConnect => self.network_parameters(kind, target),
 
             Kind::DiskStall => self.disk(|_, dir, span| DiskStall { dir, span }),
             Kind::DiskSlow => self.disk(|draw, dir, span| DiskSlow { dir, factor: draw.factor(), span }),
@@ -200,6 +190,33 @@ impl<'a> FaultGenerator<'a> {
             }),
             Kind::Memory => self.node(|draw, span| Memory { bytes: draw.memory_bytes(), span }),
             Kind::SlowCpu => self.node(|draw, span| SlowCpu { factor: draw.factor(), span }),
+        }
+    }
+
+    fn network_parameters(&mut self, kind: FaultKind, target: Host) -> Fault {
+        use Fault::*;
+        use FaultKind as Kind;
+        match kind {
+            Kind::Isolate => self.network(|draw, span| Isolate { way: draw.direction(), span }),
+            Kind::CutPeers => self.network(|draw, span| CutPeers { way: draw.direction(), span }),
+            Kind::CutLink => {
+                self.network(|draw, span| CutLink { peer: draw.peer(target), way: draw.direction(), span })
+            }
+            Kind::Swizzle => self.network(|_, span| Swizzle { span }),
+            Kind::SlowLink => self.network(|draw, span| {
+                let latency = rounded(draw.random.span(MS, SECOND));
+                SlowLink { peer: draw.peer(target), latency, span }
+            }),
+            Kind::Loss => self.network(|draw, span| Loss { percent: draw.countdown(40) as u8, span }),
+            Kind::CutCall => self.network(|draw, span| CutCall {
+                peer: draw.peer(target),
+                part: draw.random.pick(CallPart::ALL),
+                nth: draw.countdown(30),
+                span,
+            }),
+            Kind::Reset => self.network(|draw, _| Reset { peer: draw.peer(target) }),
+            Kind::NoConnect => self.network(|draw, span| NoConnect { hang: draw.random.percent(50), span }),
+            other => unreachable!("{} is no fault of the network", other.word()),
         }
     }
 
