@@ -19,7 +19,7 @@ pub(crate) fn require(programs: &[&str], packages: &[&str]) -> Result<()> {
     }
     println!("{} not installed; running {fix}", missing.join(", "));
     CommandLine::new("apt-get").args(["update", "-q"]).run()?;
-    // Without a terminal, a package that asks a question would wait for ever: krb5-config asks for the realm.
+    // Without a terminal, a package that asks a question would wait without bound: krb5-config asks for the realm.
     CommandLine::new("apt-get").args(words).env("DEBIAN_FRONTEND", "noninteractive").run()?;
     ensure!(programs.iter().copied().all(is_installed), "still not installed after {fix}");
     Ok(())
