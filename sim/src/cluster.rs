@@ -13,6 +13,7 @@ use node::tserver::{self, TserverConfig};
 use nyala_common::env::Env;
 
 use crate::run_observer::RunObserver;
+use crate::security;
 use crate::server_limits::{BACKOFF_MAX, PAGE_CACHE_BYTES, raft};
 use crate::server_usage::RunningServers;
 use crate::workload::{MASTER_PORT, TSERVER_PORT};
@@ -45,6 +46,9 @@ pub fn boot(world: &mut dyn World, plan: &Plan, observer: &RunObserver) {
         machine.set_memory_bytes(plan.cluster.memory);
         machine.set_cost(device_cost(plan));
         machine.set_observer(observer.observer_for(host, &machine));
+        if plan.security.is_some() {
+            machine.set_kerberos(security::kerberos(host));
+        }
     }
     for clock in &plan.clocks {
         let true_micros = world.true_micros();
@@ -120,6 +124,10 @@ fn master_config(plan: &Plan, host: Host) -> MasterConfig {
     config.tserver_rpc_timeout = plan.cluster.rpc_timeout;
     config.consensus_timeout = plan.cluster.rpc_timeout;
     config.raft = raft(plan);
+    if let Some(spec) = &plan.security {
+        config.security = Some(security::settings(spec, host));
+        security::require(&mut config.rpc);
+    }
     config.history_holds.lease = plan.cluster.heartbeat * 2;
     let cell_bytes_max = config.tablet.cell_bytes_max;
     config.tablet = tablet(plan.cluster.limits, cell_bytes_max).unwrap_or(config.tablet);
@@ -161,6 +169,10 @@ fn tserver_config(plan: &Plan, host: Host) -> TserverConfig {
     config.maintenance_interval_ms = millis(plan.cluster.maintenance);
     config.page_cache_bytes = PAGE_CACHE_BYTES;
     config.raft = raft(plan);
+    if let Some(spec) = &plan.security {
+        config.security = Some(security::settings(spec, host));
+        security::require(&mut config.rpc);
+    }
     // Below the larger errors of `clock-error`, so that a server stops trusting its clock.
     config.clock_rule = Some(ClockRule { max_error_micros: 500_000 });
     if !plan.data.history.is_zero() {

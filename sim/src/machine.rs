@@ -11,6 +11,8 @@ use engine::disk::mem::{DiskCost, FaultCounts, MemDisk};
 use engine::observer::ObserverHandle;
 use engine::sync::{Mutex, MutexGuard};
 use engine::time::{Instant, WallTime};
+use nyala_common::env::kerberos::Kerberos;
+use nyala_common::env::kerberos_double::KerberosDouble;
 use nyala_common::env::{Disks, MemoryBudget, Rng};
 use rand_chacha::ChaCha12Rng;
 use rand_chacha::rand_core::{Rng as _, SeedableRng};
@@ -29,6 +31,7 @@ pub struct Machine {
     cpu_factor: AtomicU64,
     observer: Mutex<ObserverHandle>,
     triggers: Triggers,
+    kerberos: Mutex<Option<KerberosDouble>>,
 }
 
 struct MachineDevices {
@@ -85,7 +88,18 @@ impl Machine {
             cpu_factor: AtomicU64::new(1),
             observer: Mutex::default(),
             triggers: Triggers::default(),
+            kerberos: Mutex::default(),
         }
+    }
+
+    /// Gives the machine a ticket, and the means to use it.
+    pub fn set_kerberos(&self, kerberos: KerberosDouble) {
+        *self.kerberos.lock() = Some(kerberos);
+    }
+
+    /// Returns the machine's Kerberos; `None` in a cluster without security.
+    pub fn kerberos(&self) -> Option<Arc<dyn Kerberos>> {
+        self.kerberos.lock().clone().map(|kerberos| Arc::new(kerberos) as Arc<dyn Kerberos>)
     }
 
     /// Returns the disk behind a directory; creates it at the first call.

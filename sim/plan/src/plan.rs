@@ -5,7 +5,9 @@ use std::time::Duration;
 use crate::client_ops::{ClientOp, ClientProgram};
 use crate::faults::{FaultKind, TimedFault};
 use crate::host::Host;
-use crate::spec::{ClockSkew, ClusterSpec, DataSpec, DeviceSpec, FinalRestart, NetworkSpec, RaftBatching};
+use crate::spec::{
+    ClockSkew, ClusterSpec, DataSpec, DeviceSpec, FinalRestart, NetworkSpec, RaftBatching, SecuritySpec,
+};
 use crate::tables::ModelTable;
 
 /// All that a run does. See the [crate].
@@ -15,6 +17,8 @@ pub struct Plan {
     pub cluster: ClusterSpec,
     pub data: DataSpec,
     pub sending: RaftBatching,
+    /// Required TLS, tickets and tokens; `None` for connections in plain text.
+    pub security: Option<SecuritySpec>,
     pub devices: DeviceSpec,
     pub network: NetworkSpec,
     /// Machines whose clock errs. The clocks of all others are correct to a millisecond.

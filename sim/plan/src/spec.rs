@@ -84,6 +84,18 @@ impl Default for RaftBatching {
     }
 }
 
+records! {
+    /// Security of all connections: TLS and proofs of identity are required. Without it connections are plain text.
+    pub struct SecuritySpec = "security" {
+        /// Validity of authentication tokens.
+        pub authn: Duration,
+        /// Validity of authorization tokens.
+        pub authz: Duration,
+        /// Interval at which masters make token signing keys.
+        pub rotation: Duration,
+    }
+}
+
 words! {
     /// Restart of all servers at once, after the clients end and before the post-run checks.
     pub enum FinalRestart {

@@ -7,7 +7,9 @@ use crate::client_ops::{ClientOp, ClientProgram, ClientSetup};
 use crate::faults::TimedFault;
 use crate::line_format::{LineField, LineRecord, ParseError};
 use crate::plan::Plan;
-use crate::spec::{ClockSkew, ClusterSpec, DataSpec, DeviceSpec, FinalRestart, NetworkSpec, RaftBatching};
+use crate::spec::{
+    ClockSkew, ClusterSpec, DataSpec, DeviceSpec, FinalRestart, NetworkSpec, RaftBatching, SecuritySpec,
+};
 use crate::tables::{ColumnSpec, ModelTable, RangeSpec, TableSpec};
 
 impl fmt::Display for Plan {
@@ -19,6 +21,9 @@ impl fmt::Display for Plan {
         }
         if self.sending != RaftBatching::default() {
             writeln!(f, "{}", self.sending.line())?;
+        }
+        if let Some(security) = &self.security {
+            writeln!(f, "{}", security.line())?;
         }
         writeln!(f, "{}", self.devices.line())?;
         writeln!(f, "{}", self.network.line())?;
@@ -55,6 +60,7 @@ struct Parts {
     cluster: Option<ClusterSpec>,
     data: DataSpec,
     sending: RaftBatching,
+    security: Option<SecuritySpec>,
     devices: Option<DeviceSpec>,
     network: Option<NetworkSpec>,
     clocks: Vec<ClockSkew>,
@@ -82,6 +88,7 @@ impl Parts {
             ClusterSpec::WORD => self.cluster = Some(ClusterSpec::parse_line(line)?),
             DataSpec::WORD => self.data = DataSpec::parse_line(line)?,
             RaftBatching::WORD => self.sending = RaftBatching::parse_line(line)?,
+            SecuritySpec::WORD => self.security = Some(SecuritySpec::parse_line(line)?),
             DeviceSpec::WORD => self.devices = Some(DeviceSpec::parse_line(line)?),
             NetworkSpec::WORD => self.network = Some(NetworkSpec::parse_line(line)?),
             ClockSkew::WORD => self.clocks.push(ClockSkew::parse_line(line)?),
@@ -113,6 +120,7 @@ impl Parts {
             cluster: self.cluster.ok_or_else(|| missing("cluster"))?,
             data: self.data,
             sending: self.sending,
+            security: self.security,
             devices: self.devices.ok_or_else(|| missing("disk"))?,
             network: self.network.ok_or_else(|| missing("net"))?,
             clocks: self.clocks,

@@ -10,6 +10,7 @@ use engine::time::Instant;
 use nyala_common::env::Env;
 use nyala_common::rpc::RequestIdPb;
 use nyala_common::rpc::client::{CallOptions, Proxy, RpcError, RpcResponse};
+use nyala_common::security::RpcCaller;
 use nyala_proto::kudu::AppStatusPb;
 use nyala_proto::kudu::master::{
     ConnectToMasterRequestPb, ConnectToMasterResponsePb, GetTableLocationsRequestPb,
@@ -19,6 +20,7 @@ use prost::Message;
 
 use super::keys::Bounds;
 use crate::history::HybridStamp;
+use crate::security::caller;
 
 pub const MASTER: &str = "kudu.master.MasterService";
 pub const TSERVER: &str = "kudu.tserver.TabletServerService";
@@ -126,6 +128,7 @@ impl ToldErrors {
 /// A client of the cluster.
 pub struct PlainClient {
     pub env: Env,
+    caller: RpcCaller,
     masters: Vec<String>,
     leader: Option<String>,
     proxies: BTreeMap<String, Proxy>,
@@ -143,7 +146,8 @@ impl PlainClient {
         let (leader, proxies) = (None, BTreeMap::new());
         let id = format!("{:032x}", 0x51b0_0000_u64 + u64::from(number));
         let errors = ToldErrors::default();
-        PlainClient { env, masters, leader, proxies, id, sequence: 0, attempt, seen: 0, errors }
+        let caller = caller(&env, "model");
+        PlainClient { env, caller, masters, leader, proxies, id, sequence: 0, attempt, seen: 0, errors }
     }
 
     pub fn observe(&mut self, stamp: HybridStamp) {
@@ -179,8 +183,9 @@ impl PlainClient {
         options: CallOptions,
     ) -> Result<RpcResponse<R>, CallFailure> {
         let env = self.env.clone();
-        let proxy =
-            self.proxies.entry(address.to_string()).or_insert_with(|| Proxy::new(env, address, "model"));
+        let caller = &self.caller;
+        let proxy = || Proxy::new(env, address, caller);
+        let proxy = self.proxies.entry(address.to_string()).or_insert_with(proxy);
         let deadline = self.env.now().mono.after(self.attempt);
         let called = proxy.call(service, method, request, deadline, options).await;
         called.map_err(|error| match error {

@@ -23,6 +23,7 @@ use super::{TSERVER_PORT, Workload, until};
 use crate::history::{CallOutcome, ClientRequest, PendingCall, TableNo};
 use crate::oracle::Violation;
 use crate::oracle::memory_limit::{self, MemoryReading};
+use crate::security::caller;
 use sim_plan::ClientOp;
 
 pub(super) const CONSENSUS: &str = "kudu.consensus.ConsensusService";
@@ -42,7 +43,7 @@ where
     Q: prost::Message,
     R: prost::Message + Default,
 {
-    let proxy = Proxy::new(env.clone(), address, "simulator");
+    let proxy = Proxy::new(env.clone(), address, caller(env, "simulator"));
     let deadline = env.now().mono.after(within);
     let called = proxy.call(service, method, request, deadline, CallOptions::default()).await;
     proxy.disconnect();

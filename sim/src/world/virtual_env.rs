@@ -19,7 +19,10 @@ use std::time::Duration;
 
 use engine::sync::{Mutex, MutexGuard};
 use engine::time::{ClockReading, Instant};
-use nyala_common::env::{BoxFuture, Clock, Env, Listener, Net, Rng, Stream, TaskHandle, Tasks};
+use nyala_common::env::kerberos::Kerberos;
+use nyala_common::env::{
+    BoxFuture, Clock, Env, Listener, Net, Rng, Stream, TaskHandle, Tasks, TlsPrimitives,
+};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::{BOOTED, EPOCH};
@@ -27,6 +30,7 @@ use crate::event_log::{EventLog, ExecutionContext, InContext, Series};
 use crate::machine::Machine;
 use crate::net::rules::HostId;
 use crate::net::{ConnId, NetCounts, Network, Side};
+use crate::tls_primitives::tls_primitives;
 
 /// An event of a host that the world's driver must handle.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -280,6 +284,10 @@ impl Rng for VirtualNode {
         self.record("random", &drawn.to_le_bytes());
         drawn
     }
+
+    fn tls_primitives(&self) -> TlsPrimitives {
+        tls_primitives(&self.machine)
+    }
 }
 
 struct NodeTasks {
@@ -354,6 +362,10 @@ impl Net for VirtualNode {
         });
         let not_found = || io::Error::new(io::ErrorKind::NotFound, format!("{host_port:?} has no address"));
         Box::pin(std::future::ready(resolved.map(|addr| vec![addr]).ok_or_else(not_found)))
+    }
+
+    fn kerberos(&self) -> Option<Arc<dyn Kerberos>> {
+        self.machine.kerberos()
     }
 }
 

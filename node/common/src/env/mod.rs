@@ -35,6 +35,7 @@ use std::time::Duration;
 use engine::disk::Disk;
 use engine::observer::ObserverHandle;
 use engine::time::{ClockReading, Instant};
+use rustls::crypto::{CryptoProvider, KeyProvider, SupportedKxGroup};
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use crate::spans::SpanRecorder;
@@ -176,6 +177,20 @@ pub trait Rng: Send + Sync {
             chunk.copy_from_slice(&self.next_u64().to_le_bytes()[..chunk.len()]);
         }
     }
+
+    /// Returns the primitives of TLS whose secrets the library does not take from [`Rng::fill_secret`]: the groups of a
+    /// key exchange and the loader of private keys. Those of the library take the operating system's generator; an
+    /// environment with a seed returns its own.
+    fn tls_primitives(&self) -> TlsPrimitives {
+        let CryptoProvider { kx_groups, key_provider, .. } = rustls::crypto::ring::default_provider();
+        TlsPrimitives { kx_groups, key_provider }
+    }
+}
+
+/// Primitives of TLS that draw secrets.
+pub struct TlsPrimitives {
+    pub kx_groups: Vec<&'static dyn SupportedKxGroup>,
+    pub key_provider: &'static dyn KeyProvider,
 }
 
 impl Env {

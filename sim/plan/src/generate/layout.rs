@@ -6,10 +6,14 @@ use crate::draws::{MS, SECOND};
 use crate::host::Host;
 use crate::profile::{FaultProfile, PlanSize};
 use crate::random_stream::RandomStream;
-use crate::spec::{ClockSkew, ClusterSpec, DataSpec, DeviceSpec, EngineLimits, NetworkSpec};
+use crate::spec::{
+    ClockSkew, ClusterSpec, DataSpec, DeviceSpec, EngineLimits, NetworkSpec, SecuritySpec,
+};
 
 /// Time of a sync on a spinning disk.
 pub(super) const HDD_SYNC_MIN: Duration = Duration::from_millis(8);
+/// Plans with required security, per mille. A handshake costs half a millisecond of CPU.
+const SECURE_PER_MILLE: u64 = 20;
 
 pub(super) fn cluster(random: &mut RandomStream, size: PlanSize) -> ClusterSpec {
     let (masters, tservers) = match size {
@@ -74,6 +78,28 @@ pub(super) fn network(random: &mut RandomStream) -> NetworkSpec {
         loss_per_mille: random.pick(&[0, 0, 1, 10]),
         cut_one_in: random.pick(&[2, 8, 64]),
     }
+}
+
+/// Draws required security for a few plans, with tokens and keys that expire several times within a run.
+pub(super) fn security(
+    random: &mut RandomStream,
+    profile: FaultProfile,
+    size: PlanSize,
+) -> Option<SecuritySpec> {
+    let per_mille = match profile {
+        _ if size == PlanSize::Bench => 0,
+        FaultProfile::Swarm | FaultProfile::Crash | FaultProfile::Clock | FaultProfile::Network => {
+            SECURE_PER_MILLE
+        }
+        _ => 0,
+    };
+    if random.below(1_000) >= per_mille {
+        return None;
+    }
+    let authn = random.pick(&[3, 5, 10, 30]) * SECOND;
+    let authz = random.pick(&[2, 5, 10]) * SECOND;
+    let rotation = random.pick(&[2, 5, 20]) * SECOND;
+    Some(SecuritySpec { authn, authz, rotation })
 }
 
 /// Draws clock errors for all servers, or for none.

@@ -83,6 +83,7 @@ impl Plan {
             seed,
             data,
             sending: raft_batching::raft_batching(&mut stream("sending")),
+            security: layout::security(&mut stream("security"), profile, size),
             devices: layout::devices(random),
             network,
             clocks: layout::clocks(random, &cluster, profile),

@@ -11,7 +11,10 @@ use std::task::{Context, Poll, Waker, ready};
 use ::turmoil::net::{TcpListener, TcpStream};
 use engine::sync::Mutex;
 use engine::time::{ClockReading, Instant};
-use nyala_common::env::{BoxFuture, Clock, Env, Listener, Net, Rng, Stream, TaskHandle, Tasks};
+use nyala_common::env::kerberos::Kerberos;
+use nyala_common::env::{
+    BoxFuture, Clock, Env, Listener, Net, Rng, Stream, TaskHandle, Tasks, TlsPrimitives,
+};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::runtime::Handle;
 
@@ -19,6 +22,7 @@ use super::super::{BOOTED, EPOCH, StopReason, WorldFailure};
 use crate::event_log::{EventLog, ExecutionContext, InContext, Series};
 use crate::machine::Machine;
 use crate::net::call_cuts::CallCuts;
+use crate::tls_primitives::tls_primitives;
 use sim_plan::faults::CallPart;
 
 /// Addresses by name.
@@ -174,6 +178,10 @@ impl Rng for HostRng {
         self.machine.log.record(0, &self.machine.name, "random", &drawn.to_le_bytes());
         drawn
     }
+
+    fn tls_primitives(&self) -> TlsPrimitives {
+        tls_primitives(&self.machine)
+    }
 }
 
 struct HostTasks {
@@ -222,6 +230,10 @@ struct HostNet {
 }
 
 impl Net for HostNet {
+    fn kerberos(&self) -> Option<Arc<dyn Kerberos>> {
+        self.host.machine.kerberos()
+    }
+
     fn listen(&self, addr: SocketAddr) -> BoxFuture<'_, io::Result<Box<dyn Listener>>> {
         Box::pin(async move {
             // turmoil knows the machine's own address only as "any".

@@ -16,7 +16,7 @@ use rustls::{ClientConfig, DigitallySignedStruct, RootCertStore, ServerConfig, S
 
 use super::identity::OwnCertificate;
 use super::settings::TlsSettings;
-use crate::env::{Clock, Env, Rng};
+use crate::env::{Clock, Env, Rng, TlsPrimitives};
 
 /// Builder of the library's configurations for one process.
 pub(super) struct TlsConfigs {
@@ -29,9 +29,14 @@ impl TlsConfigs {
     pub(super) fn new(env: &Env, settings: TlsSettings) -> TlsConfigs {
         // The library wants a generator of the lifetime of the process. Leaks a few bytes per process or client.
         let secure_random: &'static EnvRandom = Box::leak(Box::new(EnvRandom(env.rng.clone())));
-        let cipher_suites = settings.suites.clone();
-        let provider =
-            CryptoProvider { cipher_suites, secure_random, ..rustls::crypto::ring::default_provider() };
+        let TlsPrimitives { kx_groups, key_provider } = env.rng.tls_primitives();
+        let provider = CryptoProvider {
+            cipher_suites: settings.suites.clone(),
+            kx_groups,
+            secure_random,
+            key_provider,
+            ..rustls::crypto::ring::default_provider()
+        };
         TlsConfigs { provider: Arc::new(provider), clock: Arc::new(EnvTime(env.clock.clone())), settings }
     }
 

@@ -17,8 +17,8 @@
 //!
 //! Private keys, serial numbers, session ids and the random fields of hello messages come from the environment
 //! ([`crate::env::Rng::fill_secret`]). The library takes the keys of a key exchange and the nonces of handshake
-//! signatures from the operating system itself and has no way to inject them. A TLS connection therefore differs from
-//! run to run, and a simulated cluster runs without TLS.
+//! signatures from the operating system itself; the environment chooses these primitives
+//! ([`crate::env::Rng::tls_primitives`]), so that a simulated cluster has the same bytes in every run of a seed.
 
 mod config;
 mod credentials;
