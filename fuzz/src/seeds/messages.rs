@@ -15,7 +15,7 @@ use engine::time::Timestamp;
 use engine::wal::ReplicateEntry;
 use nyala_client::predicate::to_pb;
 use nyala_common::rpc::frame;
-use nyala_common::rpc::negotiate::ClientNegotiation;
+use nyala_common::rpc::negotiate::{ClientNegotiation, NegotiationStep};
 use nyala_common::wire::{consensus, partition, schema};
 use nyala_proto::kudu::client::{ScanTokenPb, TableMetadataPb};
 use nyala_proto::kudu::consensus::bulk_change_config_request_pb::ConfigChangeItemPb;
@@ -28,6 +28,7 @@ use nyala_proto::kudu::{ColumnPredicatePb, RowOperationsPb};
 use prost::Message;
 
 use super::seed::Seed;
+use crate::targets::kerberos;
 use crate::targets::messages::MESSAGES;
 use crate::targets::table;
 
@@ -48,11 +49,38 @@ fn rpc() -> Vec<Seed> {
     let mut framed = bytes::BytesMut::from(&[9u8][..]);
     frame::put_frame(&header, &table_with_hash_and_range(), &mut framed);
     let hello = ClientNegotiation::new("someone").hello();
+    let [from_client, from_server] = ticket();
     vec![
+        seed("negotiate_ticket", "ann", from_client),
+        seed("negotiate_ticket_client", "ann", from_server),
         seed("frame", "create-table", framed.to_vec()),
         seed("negotiate", "hello", hello.to_vec()),
         seed("negotiate_client", "hello", hello[7..].to_vec()),
     ]
+}
+
+/// Returns the bytes of the two sides of a negotiation with a ticket.
+fn ticket() -> [Vec<u8>; 2] {
+    let (mut client, mut server) = (kerberos::new_client(), kerberos::new_server());
+    let mut sent = [client.hello()[7..].to_vec(), Vec::new()];
+    let mut last = sent[0].clone();
+    for side in [1, 0].into_iter().cycle() {
+        let mut reader = frame::FrameReader::new(1 << 20);
+        reader.space().extend_from_slice(&last);
+        let Ok(Some(frame)) = reader.next_frame() else { panic!("each side sends whole frames") };
+        let step = if side == 0 { client.on_frame(&frame) } else { server.on_frame(&frame) };
+        match step {
+            NegotiationStep::Continue(bytes) | NegotiationStep::Done { send: bytes, .. } => {
+                last = bytes.to_vec()
+            }
+            other => panic!("it goes well, but {other:?}"),
+        }
+        if last.is_empty() {
+            break;
+        }
+        sent[side].extend_from_slice(&last);
+    }
+    sent
 }
 
 /// Returns a message of the target `message`, by its number.

@@ -5,6 +5,7 @@ mod catalog;
 mod column_files;
 pub mod credentials;
 mod import;
+pub mod kerberos;
 mod keys;
 pub mod messages;
 mod metadata;
@@ -57,6 +58,8 @@ pub const TARGETS: &[Target] = &[
     target("frame", rpc::frame, FRAMES),
     target("negotiate", rpc::negotiate, SMALL),
     target("negotiate_client", rpc::negotiate_client, SMALL),
+    target("negotiate_ticket", kerberos::server, SMALL),
+    target("negotiate_ticket_client", kerberos::client, MESSAGES),
     target("signed_token", credentials::signed_token, MESSAGES),
     target("token_key", credentials::token_key, MESSAGES),
     target("jwt", credentials::jwt, MESSAGES),
