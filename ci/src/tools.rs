@@ -1,6 +1,7 @@
 //! External programs that steps need; installed in CI if they are missing.
 
-use std::env;
+use std::path::{Path, PathBuf};
+use std::{env, fs};
 
 use anyhow::{Result, bail, ensure};
 
@@ -30,7 +31,53 @@ pub(crate) fn require_kerberos() -> Result<()> {
     require(
         &["krb5kdc", "kadmin.local", "kinit", "krb5-config"],
         &["krb5-kdc", "krb5-admin-server", "krb5-user", "libkrb5-dev", "libclang-dev"],
-    )
+    )?;
+    require_libclang()
+}
+
+/// Fails with the install command if the library that reads the C headers of Kerberos in a build is missing; in CI it
+/// installs it. No program of its package tells.
+fn require_libclang() -> Result<()> {
+    const FIX: [&str; 4] = ["install", "-y", "--no-install-recommends", "libclang-dev"];
+    if has_libclang() {
+        return Ok(());
+    }
+    let fix = format!("apt-get update && apt-get {}", FIX.join(" "));
+    if env::var_os("CI").is_none() || !is_installed("apt-get") {
+        bail!("libclang not installed, without which no build has Kerberos; to install: {fix}");
+    }
+    println!("libclang not installed; running {fix}");
+    CommandLine::new("apt-get").args(["update", "-q"]).run()?;
+    CommandLine::new("apt-get").args(FIX).env("DEBIAN_FRONTEND", "noninteractive").run()?;
+    ensure!(has_libclang(), "libclang still not installed after {fix}");
+    Ok(())
+}
+
+/// Returns true if a build finds libclang: in the folder of `LIBCLANG_PATH`, or where Debian and Fedora put it.
+fn has_libclang() -> bool {
+    let named = env::var_os("LIBCLANG_PATH").map(PathBuf::from);
+    let llvm = folders_in("/usr/lib").filter(|folder| name_begins(folder, "llvm")).map(|dir| dir.join("lib"));
+    let system =
+        folders_in("/usr/lib").chain(["/usr/lib", "/usr/lib64", "/usr/local/lib"].map(PathBuf::from));
+    named.into_iter().chain(llvm).chain(system).any(|folder| {
+        let files = fs::read_dir(folder).into_iter().flatten().flatten();
+        files
+            .map(|file| file.path())
+            .any(|file| name_begins(&file, "libclang.so") || name_begins(&file, "libclang-"))
+    })
+}
+
+fn folders_in(folder: &str) -> impl Iterator<Item = PathBuf> {
+    fs::read_dir(folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.path())
+        .filter(|path| path.is_dir())
+}
+
+fn name_begins(path: &Path, start: &str) -> bool {
+    path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(start))
 }
 
 /// Returns true if [`require_kerberos`] is met; if not, prints that Kerberos is not tested, and why.
@@ -38,9 +85,10 @@ pub(crate) fn try_kerberos() -> bool {
     require_kerberos().inspect_err(|missing| println!("skipped, as to Kerberos: {missing:#}")).is_ok()
 }
 
-/// Returns the arguments of cargo that build `node` with Kerberos, if this machine has the library's headers.
+/// Returns the arguments of cargo that build `node` with Kerberos, if this machine has the library's headers and what
+/// reads them.
 pub(crate) fn kerberos_feature() -> &'static [&'static str] {
-    if is_installed("krb5-config") { &["--features", "node/kerberos"] } else { &[] }
+    if is_installed("krb5-config") && has_libclang() { &["--features", "node/kerberos"] } else { &[] }
 }
 
 /// Fails with the install command for a missing program of cargo's; in CI it installs the program.

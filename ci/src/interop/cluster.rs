@@ -99,6 +99,16 @@ impl Cluster {
         Ok(())
     }
 
+    /// Requires TLS of every connection, also within one host, and tickets, of the planned daemons.
+    pub(crate) fn require_security(&mut self, kdc: &Arc<Kdc>) -> Result<()> {
+        for daemon in self.masters.iter_mut().chain(&mut self.tservers) {
+            // The last flag is experimental in Kudu, which is unlocked for all.
+            let flags = ["--rpc_encryption=required", "--rpc_encrypt_loopback_connections=true"];
+            daemon.spec.gflags.extend(flags.map(str::to_owned));
+        }
+        self.use_kerberos(kdc, "kudu")
+    }
+
     /// Starts a planned cluster and waits until it is ready.
     pub(crate) fn started(server: ServerKind, dir: &Path, plan: &ClusterPlan) -> Result<Cluster> {
         let mut cluster = Cluster::new(server, dir, plan)?;
@@ -169,7 +179,8 @@ impl Cluster {
     pub(crate) fn set_flag(&mut self, role: Role, index: usize, flag: &str, value: &str) -> Result<()> {
         let addr = self.daemon(role, index)?.spec.rpc;
         if self.kerberos.is_some() {
-            return self.nyala(&["set-flag", &addr.to_string(), flag, value, "--force"]).map(drop);
+            let asked = self.nyala(&["set-flag", &addr.to_string(), flag, value, "--force"]);
+            return asked.map(drop).or_else(|refusal| self.restart_with(role, index, flag, value, &refusal));
         }
         let request = SetFlagRequestPb {
             flag: flag.to_owned(),
@@ -182,6 +193,23 @@ impl Cluster {
             bail!("setting {flag} to {value} at {addr}: {:?} {}", reply.result(), reply.msg());
         }
         Ok(())
+    }
+
+    /// Restarts a daemon with one flag more. A flag may make every new client refuse the server, this one included;
+    /// Kudu's own mini cluster then still has the connection that it made before.
+    fn restart_with(
+        &mut self,
+        role: Role,
+        index: usize,
+        flag: &str,
+        value: &str,
+        refusal: &anyhow::Error,
+    ) -> Result<()> {
+        eprintln!("mini_cluster: {role:?} {index} is restarted for {flag}={value}: {refusal:#}");
+        let daemon = self.daemon(role, index)?;
+        daemon.kill();
+        daemon.spec.gflags.push(format!("--{flag}={value}"));
+        self.start_daemon(role, index)
     }
 
     /// Waits until the leading master knows every started tablet server.
@@ -203,7 +231,7 @@ impl Cluster {
     /// tablet servers, but all must reply.
     fn registered(&self) -> Result<usize, String> {
         if self.kerberos.is_some() {
-            let list = self.nyala(&["servers"]).map_err(|error| format!("{error:#}"))?;
+            let list = self.listed().map_err(|error| format!("{error:#}"))?;
             let known =
                 self.tservers.iter().filter(|server| list.contains(&server.spec.address().to_string()));
             return Ok(known.count());
@@ -220,6 +248,18 @@ impl Cluster {
             }
         }
         leaders.into_iter().min().ok_or_else(|| "no master leads".to_owned())
+    }
+
+    /// Returns a list of the tablet servers that the leading master knows, asked for with a ticket.
+    fn listed(&self) -> Result<String> {
+        let ServerKind::Kudu(program, env) = &self.server else { return self.nyala(&["servers"]) };
+        let (kdc, _) = self.kerberos.as_ref().context("the servers require no tickets")?;
+        let env = env.iter().cloned().chain(kdc.admin_env()?);
+        let tool = env.fold(CommandLine::new(program), |tool, (name, value)| tool.env(name, value));
+        let masters = self.master_addresses();
+        let output = tool.args(["tserver", "list", &masters, "--columns=rpc-addresses"]).output()?;
+        ensure!(output.success, "kudu tserver list: {}", output.stderr);
+        Ok(output.stdout)
     }
 
     /// Runs `nyala cluster` as the administrator, with a ticket.

@@ -39,8 +39,12 @@ impl JavaWriter {
         let classes = target.join(format!("{}-classes", program.class.to_lowercase()));
         let classes = java::compile(packages, &classes, &sources)?;
         std::fs::copy(root.join("ci/java/log4j2.properties"), classes.join("log4j2.properties"))?;
+        // Java reads the realm's configuration by a property of its own.
+        let realm = packages.tickets().iter().find(|(name, _)| *name == "KRB5_CONFIG");
         let mut child = Command::new("java")
             .args(JVM)
+            .args(realm.map(|(_, path)| format!("-Djava.security.krb5.conf={}", path.display())))
+            .envs(packages.tickets().iter().map(|(name, value)| (name, value)))
             .arg("-cp")
             .arg(packages.class_path(&classes))
             .arg(program.class)

@@ -79,8 +79,12 @@ impl Kdc {
     pub(crate) fn keytab(&self, principal: &str) -> Result<PathBuf> {
         let path = self.dir.join(format!("{}.keytab", principal.replace('/', "_")));
         if !path.exists() {
-            self.kadmin(&format!("add_principal -randkey {principal}"))?;
-            self.kadmin(&format!("ktadd -k {} {principal}", path.display()))?;
+            // Java names a host as its address is looked up; most machines know only this name of a loopback address.
+            let named = principal.strip_suffix("/127.0.0.1").map(|service| format!("{service}/localhost"));
+            for principal in [principal.to_owned()].into_iter().chain(named) {
+                self.kadmin(&format!("add_principal -randkey {principal}"))?;
+                self.kadmin(&format!("ktadd -k {} {principal}", path.display()))?;
+            }
         }
         Ok(path)
     }

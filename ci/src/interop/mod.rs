@@ -24,7 +24,7 @@ pub(crate) mod daemon;
 mod faketime;
 mod java;
 mod java_writer;
-mod kdc;
+pub(crate) mod kdc;
 mod ksck;
 pub(crate) mod mini_cluster;
 mod nemesis;
@@ -53,6 +53,7 @@ use crate::steps::Steps;
 use crate::tools;
 use cluster::{Cluster, ClusterPlan};
 use daemon::ServerKind;
+use nemesis::NemesisFaults;
 use packages::{Packages, kudu_env, kudu_program};
 
 #[derive(Parser)]
@@ -87,6 +88,8 @@ enum Part {
     Security,
     /// A replicated cluster under load, with faults
     Nemesis,
+    /// The same where encryption and tickets are required; all faults if it is named, else the short ones
+    SecureNemesis,
     /// The commands of node/RUNBOOKS.md, after the failures that they are for
     Runbooks,
     /// Upstream's own tests that must pass
@@ -158,6 +161,11 @@ pub(crate) fn run(root: &Path, options: &InteropOptions, steps: &mut Steps) {
     if wanted(Part::Nemesis) {
         let Interop { root, target, packages, server } = &context;
         nemesis::run(root, target, packages, server, steps);
+    }
+    if wanted(Part::SecureNemesis) && tools::try_kerberos() {
+        let Interop { root, target, packages, server } = &context;
+        let faults = if options.parts.is_empty() { NemesisFaults::Short } else { NemesisFaults::All };
+        nemesis::run_secure(root, target, packages, server, faults, steps);
     }
     if wanted(Part::Runbooks) {
         runbooks::run(root, &context.target, &context.server, steps);

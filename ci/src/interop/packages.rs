@@ -23,12 +23,14 @@ const POM: &str = "ci/java/pom.xml";
 #[derive(Clone)]
 pub(crate) struct Packages {
     dir: PathBuf,
+    /// Variables by which clients find their tickets, where servers require some.
+    tickets: Vec<(&'static str, PathBuf)>,
 }
 
 impl Packages {
     /// Fetches missing packages; needs no network if none is missing.
     pub(crate) fn fetch(root: &Path, target: &Path) -> Result<Packages> {
-        let packages = Packages { dir: target.join("packages") };
+        let packages = Packages { dir: target.join("packages"), tickets: Vec::new() };
         let pom = fs::read(root.join(POM)).context("reading ci/java/pom.xml")?;
         let complete = packages.dir.join("complete");
         if fs::read(&complete).unwrap_or_default() == pom {
@@ -67,6 +69,16 @@ impl Packages {
         Ok(fs::remove_file(jar)?)
     }
 
+    /// Returns the packages for clients that find their tickets by these variables.
+    pub(crate) fn with_tickets(&self, variables: &[(&'static str, PathBuf)]) -> Packages {
+        Packages { dir: self.dir.clone(), tickets: variables.to_vec() }
+    }
+
+    /// Returns the variables by which clients find their tickets.
+    pub(crate) fn tickets(&self) -> &[(&'static str, PathBuf)] {
+        &self.tickets
+    }
+
     /// Returns the folder of the real server and tool.
     pub(crate) fn kudu(&self) -> PathBuf {
         self.dir.join("kudu")
@@ -74,7 +86,7 @@ impl Packages {
 
     /// Returns the real tool's command line, without arguments.
     pub(crate) fn kudu_tool(&self) -> CommandLine {
-        kudu_tool(&self.kudu())
+        self.tickets.iter().fold(kudu_tool(&self.kudu()), |run, (name, value)| run.env(name, value))
     }
 
     /// Returns the class path of everything fetched, after `classes`.

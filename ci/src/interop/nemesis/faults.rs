@@ -30,6 +30,26 @@ impl Arena<'_> {
         Ok(())
     }
 
+    /// Applies a few faults, each of which ends many connections while tokens and their keys expire.
+    pub(super) fn short_faults(&mut self) -> Result<()> {
+        thread::sleep(SECOND * 2);
+        self.say("kill -9 of a tablet server");
+        self.kill_and_start(Role::TabletServer, 0, SECOND * 2)?;
+        let leader = eventually(|| self.leading_master())?;
+        self.say("kill -9 of the leading master");
+        self.kill_and_start(leader.0, leader.1, SECOND * 4)?;
+        let leader = eventually(|| self.leading_master())?;
+        self.during("the leading master is cut off from the others", |links| {
+            others(leader, 3).for_each(|other| links.cut(leader, other));
+        })?;
+        self.say("every connection is reset, five times");
+        for _ in 0..5 {
+            self.links()?.reset();
+            thread::sleep(SECOND);
+        }
+        Ok(())
+    }
+
     fn processes(&mut self) -> Result<()> {
         self.say("kill -9 of a tablet server");
         self.kill_and_start(Role::TabletServer, 0, SECOND * 4)?;

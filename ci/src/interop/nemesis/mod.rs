@@ -11,12 +11,14 @@ mod faults;
 mod writers;
 
 use std::path::Path;
+use std::sync::Arc;
 
 use anyhow::{Result, ensure};
 
 use super::cluster::{Cluster, ClusterPlan};
 use super::daemon::ServerKind;
 use super::java_writer::{JavaWriter, WriterProgram};
+use super::kdc::{Kdc, TicketLife};
 use super::ksck;
 use super::packages::Packages;
 use super::small_disk::SmallDisk;
@@ -45,16 +47,59 @@ struct Arena<'a> {
     disk: Option<SmallDisk>,
 }
 
+/// Faults of a run.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum NemesisFaults {
+    All,
+    /// Those that make connections be negotiated again: about half a minute.
+    Short,
+}
+
+/// Validity of tokens and keys of a secure run, in seconds: each ends several times within it.
+const SHORT_TOKENS: [&str; 3] =
+    ["--authn_token_validity_seconds=15", "--authz_token_validity_seconds=5", "--tsk_rotation_seconds=10"];
+
 /// Runs everything, as steps.
 pub(super) fn run(root: &Path, target: &Path, packages: &Packages, server: &ServerKind, steps: &mut Steps) {
     steps.run("nemesis: faults under load, then everything is there", || {
-        let dir = tempfile::tempdir_in(target)?;
-        let result = play(root, target, packages, server, dir.path());
-        if result.is_err() {
-            eprintln!("what the servers left is in {}", dir.keep().display());
-        }
-        result
+        kept_if_it_fails(target, |dir| {
+            let cluster = Cluster::new(server.clone(), dir, &cluster_plan(4))?;
+            play(root, target, packages, cluster, NemesisFaults::All, dir)
+        })
     });
+}
+
+/// Runs the faults where encryption and tickets are required, and tokens are short-lived. Clients have tickets.
+pub(super) fn run_secure(
+    root: &Path,
+    target: &Path,
+    packages: &Packages,
+    server: &ServerKind,
+    faults: NemesisFaults,
+    steps: &mut Steps,
+) {
+    steps.run("nemesis: faults where encryption and tickets are required", || {
+        kept_if_it_fails(target, |dir| {
+            let kdc = Arc::new(Kdc::start(&dir.join("kdc"), &TicketLife::default())?);
+            let tablet_servers = if faults == NemesisFaults::All { 4 } else { 3 };
+            let mut plan = cluster_plan(tablet_servers);
+            plan.master_gflags.extend(SHORT_TOKENS.map(str::to_owned));
+            plan.tserver_gflags.push("--tserver_enforce_access_control=true".to_owned());
+            let mut cluster = Cluster::new(server.clone(), dir, &plan)?;
+            cluster.require_security(&kdc)?;
+            play(root, target, &packages.with_tickets(&kdc.env()), cluster, faults, dir)
+        })
+    });
+}
+
+/// Runs `work` in a folder that stays if it fails.
+fn kept_if_it_fails(target: &Path, work: impl FnOnce(&Path) -> Result<()>) -> Result<()> {
+    let dir = tempfile::tempdir_in(target)?;
+    let result = work(dir.path());
+    if result.is_err() {
+        eprintln!("what the servers left is in {}", dir.keep().display());
+    }
+    result
 }
 
 /// Returns the plan of a cluster that notices failures within seconds, with links that can be cut.
@@ -70,9 +115,15 @@ pub(super) fn cluster_plan(tablet_servers: usize) -> ClusterPlan {
     }
 }
 
-fn play(root: &Path, target: &Path, packages: &Packages, server: &ServerKind, dir: &Path) -> Result<()> {
-    let mut cluster = Cluster::new(server.clone(), dir, &cluster_plan(4))?;
-    let disk = SmallDisk::mount(&dir.join("small"))?;
+fn play(
+    root: &Path,
+    target: &Path,
+    packages: &Packages,
+    mut cluster: Cluster,
+    which: NemesisFaults,
+    dir: &Path,
+) -> Result<()> {
+    let disk = if which == NemesisFaults::All { SmallDisk::mount(&dir.join("small"))? } else { None };
     if let Some(disk) = &disk {
         cluster.tservers[SMALL_DISK_TSERVER].spec.disk = disk.dir.clone();
     }
@@ -83,7 +134,10 @@ fn play(root: &Path, target: &Path, packages: &Packages, server: &ServerKind, di
     let program = WriterProgram { class: "Nemesis", args: &[&arena.masters, "nemesis_java"] };
     let writer = JavaWriter::start(root, target, packages, &program, dir)?;
     let loadgen = Loadgen::start(packages, &arena.masters);
-    let faults = arena.faults();
+    let faults = match which {
+        NemesisFaults::All => arena.faults(),
+        NemesisFaults::Short => arena.short_faults(),
+    };
     let loaded = loadgen.stop();
     let written = writer.stop();
     faults?;
