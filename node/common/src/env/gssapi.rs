@@ -17,6 +17,7 @@ use libgssapi::credential::{Cred, CredUsage};
 use libgssapi::error::{Error, MajorFlags};
 use libgssapi::name::Name;
 use libgssapi::oid::{GSS_MECH_KRB5, GSS_NT_HOSTBASED_SERVICE, GSS_NT_KRB5_PRINCIPAL, OidSet};
+use libgssapi::util::Buf;
 use libgssapi_sys as sys;
 
 use super::kerberos::{Kerberos, KerberosContext, KerberosCredentials, KerberosStep};
@@ -76,13 +77,13 @@ impl Kerberos for OsKerberos {
             | CtxFlags::GSS_C_CONF_FLAG
             | CtxFlags::GSS_C_SEQUENCE_FLAG
             | CtxFlags::GSS_C_REPLAY_FLAG;
-        Ok(Box::new(ClientCtx::new(Some(credentials), name, flags, Some(GSS_MECH_KRB5))))
+        Ok(client_context(ClientCtx::new(Some(credentials), name, flags, Some(GSS_MECH_KRB5))))
     }
 
     fn accept(&self, keytab: &str) -> Result<Box<dyn KerberosContext>, String> {
         let keys =
             keytab_keys(keytab, None).map_err(|error| format!("{keytab} is not usable: {}", text(error)))?;
-        Ok(Box::new(ServerCtx::new(Some(keys))))
+        Ok(server_context(ServerCtx::new(Some(keys))))
     }
 
     fn local_name(&self, principal: &str) -> Option<String> {
@@ -201,42 +202,41 @@ fn text(error: Error) -> String {
 /// Protections that both sides demand.
 const INTEGRITY: CtxFlags = CtxFlags::GSS_C_INTEG_FLAG;
 
-impl KerberosContext for ClientCtx {
-    fn step(&mut self, token: &[u8]) -> Result<KerberosStep, String> {
-        let token = (!token.is_empty()).then_some(token);
-        let next = ClientCtx::step(self, token, None).map_err(text)?;
-        finish(next.map(|bytes| bytes.to_vec()), self, INTEGRITY | CtxFlags::GSS_C_MUTUAL_FLAG)
-    }
-
-    fn wrap(&mut self, message: &[u8]) -> Result<Vec<u8>, String> {
-        SecurityContext::wrap(self, false, message).map(|bytes| bytes.to_vec()).map_err(text)
-    }
-
-    fn unwrap(&mut self, bytes: &[u8]) -> Result<Vec<u8>, String> {
-        SecurityContext::unwrap(self, bytes).map(|bytes| bytes.to_vec()).map_err(text)
-    }
-
-    fn client(&self) -> Result<String, String> {
-        client_name(self)
-    }
+/// A context of the library, with the step of its side. The rest is the same on both.
+struct OsContext<C> {
+    context: C,
+    step: fn(&mut C, &[u8]) -> Result<Option<Buf>, Error>,
+    /// Protections that this side demands.
+    needs: CtxFlags,
 }
 
-impl KerberosContext for ServerCtx {
+fn client_context(context: ClientCtx) -> Box<dyn KerberosContext> {
+    let step = |context: &mut ClientCtx, token: &[u8]| {
+        context.step((!token.is_empty()).then_some(token), None)
+    };
+    Box::new(OsContext { context, step, needs: INTEGRITY | CtxFlags::GSS_C_MUTUAL_FLAG })
+}
+
+fn server_context(context: ServerCtx) -> Box<dyn KerberosContext> {
+    Box::new(OsContext { context, step: |context, token| context.step(token, None), needs: INTEGRITY })
+}
+
+impl<C: SecurityContext + Send> KerberosContext for OsContext<C> {
     fn step(&mut self, token: &[u8]) -> Result<KerberosStep, String> {
-        let next = ServerCtx::step(self, token, None).map_err(text)?;
-        finish(next.map(|bytes| bytes.to_vec()), self, INTEGRITY)
+        let next = (self.step)(&mut self.context, token).map_err(text)?;
+        finish(next.map(|bytes| bytes.to_vec()), &self.context, self.needs)
     }
 
     fn wrap(&mut self, message: &[u8]) -> Result<Vec<u8>, String> {
-        SecurityContext::wrap(self, false, message).map(|bytes| bytes.to_vec()).map_err(text)
+        self.context.wrap(false, message).map(|bytes| bytes.to_vec()).map_err(text)
     }
 
     fn unwrap(&mut self, bytes: &[u8]) -> Result<Vec<u8>, String> {
-        SecurityContext::unwrap(self, bytes).map(|bytes| bytes.to_vec()).map_err(text)
+        self.context.unwrap(bytes).map(|bytes| bytes.to_vec()).map_err(text)
     }
 
     fn client(&self) -> Result<String, String> {
-        client_name(self)
+        client_name(&self.context)
     }
 }
 
