@@ -6,6 +6,7 @@
 //!                  │ operations and latencies
 //!                  ▼
 //!                sampler.rs  four times a second: these, the server's process and metrics page ──▶ report.rs, as JSON
+//! drive connections ──▶ connections.rs  TLS and a token, again and again
 //! drive floor ──▶ floor/   one operation at a time of nyala, Redis, a bare server or a file; `echo` is that server
 //! drive lineitem ──▶ lineitem/  TPC-H's table: load, count, scan, select or find; also in Parquet files
 //! drive plot ──▶ plot.rs   reports ──▶ a chart of each kind, a line per system
@@ -13,6 +14,7 @@
 //!
 //! *Not here:* starting servers and measuring the cost of a run; see `ci/src/versus`.
 
+mod connections;
 mod floor;
 mod lineitem;
 mod mix;
@@ -43,6 +45,8 @@ enum Word {
     Ycsb(ycsb::Options),
     /// Small rows, flushed in the background
     Rows(rows::Options),
+    /// New connections with TLS 1.3 and a token
+    Connections(connections::Options),
     /// One step with TPC-H's lineitem
     Lineitem(lineitem::Options),
     /// Small operations, one at a time, of nyala, Redis, a bare server or a file
@@ -111,6 +115,7 @@ fn run(word: &Word) -> Result<(), Box<dyn Error>> {
     let report = match word {
         Word::Ycsb(options) => runtime.block_on(ycsb::run(options))?,
         Word::Rows(options) => runtime.block_on(rows::run(options))?,
+        Word::Connections(options) => runtime.block_on(connections::run(options))?,
         Word::Lineitem(options) => return runtime.block_on(lineitem::run(options)),
         Word::Floor(options) => {
             println!("{}", serde_json::to_string(&floor::run(options, &runtime)?)?);

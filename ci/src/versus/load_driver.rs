@@ -1,5 +1,6 @@
 //! `benches/drive` against a fresh cluster of one master and one tablet server, with results and costs.
 
+use std::net::SocketAddr;
 use std::path::Path;
 
 use anyhow::{Context, Result, ensure};
@@ -97,6 +98,11 @@ impl<'a> DrivenCluster<'a> {
         })
     }
 
+    /// Returns the address of the tablet server.
+    pub(super) fn tserver_address(&self) -> Result<SocketAddr> {
+        Ok(self.cluster.tservers.first().context("there is a tablet server")?.spec.address())
+    }
+
     fn command(&self, word: &str, table: &str, clients: u64) -> Result<CommandLine> {
         let tserver = self.cluster.tservers.first().context("there is a tablet server")?;
         let server = match self.turn.server {
@@ -112,7 +118,9 @@ impl<'a> DrivenCluster<'a> {
             ("--server", server.to_string()),
         ];
         let words = words.into_iter().flat_map(|(name, value)| [name.to_string(), value]);
-        Ok(CommandLine::new(self.turn.drive).args([word]).args(words))
+        let tickets = self.turn.packages.map(|packages| packages.tickets()).unwrap_or_default();
+        let drive = CommandLine::new(self.turn.drive).args([word]).args(words);
+        Ok(tickets.iter().fold(drive, |drive, (name, value)| drive.env(name, value)))
     }
 }
 

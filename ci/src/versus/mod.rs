@@ -11,6 +11,7 @@
 //!   ycsb.rs        YCSB's loads, and its workloads on loaded rows
 //!   flush.rs       rows flushed in the background, by number of clients and buffer watermark
 //!   latency.rs     insert, update and read by key: one client and 16, the WAL beside the data and elsewhere
+//!   security.rs    a load, inserts and connections with TLS, tickets and tokens
 //!   lineitem.rs    TPC-H's lineitem, beside Parquet files too
 //!   floor/         the cheapest servers that do such an operation, and Redis, in place of Kudu
 //!   load_driver.rs runs `benches/drive` against a round's cluster: results and costs
@@ -32,6 +33,7 @@ mod measure;
 mod replicated;
 mod report;
 mod round;
+mod security;
 mod single;
 mod ycsb;
 
@@ -44,6 +46,7 @@ use crate::command::{cargo, target_dir};
 use crate::interop::packages::Packages;
 use crate::interop::{ServerChoice, nyala, server};
 use crate::steps::Steps;
+use crate::tools::require_kerberos;
 use report::{ReportInput, ReportSpec, Sample};
 pub(crate) use round::VersusOptions;
 use round::{Part, Prepared, PreparedKudu, Turn};
@@ -58,6 +61,7 @@ impl Part {
             Part::Flush => flush::PAGE,
             Part::Latency => latency::PAGE,
             Part::Lineitem => lineitem::PAGE,
+            Part::Security => security::PAGE,
             Part::Floor => floor::PAGE,
         }
     }
@@ -71,6 +75,7 @@ impl Part {
             Part::Flush => flush::settings(options),
             Part::Latency => latency::settings(options),
             Part::Lineitem => lineitem::settings(options),
+            Part::Security => security::settings(options),
             Part::Floor => floor::settings(options),
         }
     }
@@ -85,6 +90,11 @@ impl Part {
         self != Part::Floor
     }
 
+    /// Returns the settings of log sync that its rounds have.
+    fn log_sync(self) -> &'static [bool] {
+        if self == Part::Security { &[false] } else { &[false, true] }
+    }
+
     fn turn(self, turn: &Turn<'_>) -> Result<Vec<Sample>> {
         match self {
             Part::Single => single::turn(turn),
@@ -94,6 +104,7 @@ impl Part {
             Part::Flush => flush::turn(turn),
             Part::Latency => latency::turn(turn),
             Part::Lineitem => lineitem::turn(turn),
+            Part::Security => security::turn(turn),
             Part::Floor => floor::turn(turn),
         }
     }
@@ -132,7 +143,7 @@ fn measure_parts(root: &Path, options: &VersusOptions, steps: &mut Steps) {
 fn measure(root: &Path, options: &VersusOptions, part: Part, prepared: &Prepared, steps: &mut Steps) {
     let mut samples = Vec::new();
     for round in 0..options.rounds {
-        for log_sync in [false, true] {
+        for log_sync in part.log_sync().iter().copied() {
             let kudu = prepared.kudu.as_ref().filter(|_| part.has_kudu()).map(|kudu| &kudu.server);
             for server in [&prepared.nyala].into_iter().chain(kudu) {
                 let name = server.name();
@@ -140,7 +151,7 @@ fn measure(root: &Path, options: &VersusOptions, part: Part, prepared: &Prepared
                 steps.run(&format!("versus: round {}, {name}, log sync {sync}", round + 1), || {
                     let Prepared { kudu, drive, target, .. } = prepared;
                     let packages = kudu.as_ref().map(|kudu| &kudu.packages);
-                    let turn = Turn { packages, drive, options, server, log_sync, target };
+                    let turn = Turn { packages, drive, options, server, log_sync, target, kdc: None };
                     samples.extend(part.turn(&turn)?);
                     Ok(())
                 });
@@ -169,6 +180,9 @@ fn prepare(root: &Path, options: &VersusOptions) -> Result<Prepared> {
     if options.wants(Part::Floor) {
         floor::require()?;
     }
+    if options.wants(Part::Security) {
+        require_kerberos()?;
+    }
     let kudu = if wants(Part::has_kudu) { Some(prepare_kudu(root, &target)?) } else { None };
     let nyala = nyala(root, options.nyala.as_deref())?;
     let drive = match &options.drive {
@@ -176,7 +190,10 @@ fn prepare(root: &Path, options: &VersusOptions) -> Result<Prepared> {
         None => target.join("release/drive"),
     };
     if options.drive.is_none() && wants(Part::is_driven) {
-        cargo(root, &["build", "--quiet", "--release", "--package", "benches", "--bin", "drive"])?;
+        let words = ["build", "--quiet", "--release", "--package", "benches", "--bin", "drive"];
+        let kerberos: &[&str] =
+            if options.wants(Part::Security) { &["--features", "nyala-common/kerberos"] } else { &[] };
+        cargo(root, &[&words, kerberos].concat())?;
     }
     Ok(Prepared { nyala, kudu, drive, target })
 }

@@ -1,6 +1,7 @@
 //! One server's round of a comparison, and its options.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::{Context, Result, ensure};
 use clap::{Parser, ValueEnum};
@@ -9,6 +10,7 @@ use super::report::{Cell, Metric, Sample};
 use crate::command::Output;
 use crate::interop::cluster::{Cluster, ClusterPlan};
 use crate::interop::daemon::ServerKind;
+use crate::interop::kdc::Kdc;
 use crate::interop::packages::Packages;
 
 #[derive(Parser, Clone)]
@@ -24,10 +26,10 @@ pub(crate) struct VersusOptions {
     /// Path of a built program of benches/drive
     #[arg(long, value_name = "PROGRAM")]
     pub(super) drive: Option<PathBuf>,
-    /// With loadgen, ycsb and flush: rows to load
+    /// With loadgen, ycsb, flush and security: rows to load
     #[arg(long)]
     pub(super) rows: Option<u64>,
-    /// With ycsb, latency and floor: duration of each workload, in seconds
+    /// With ycsb, latency, security and floor: duration of each workload, in seconds
     #[arg(long, default_value_t = 4.0)]
     pub(super) seconds: f64,
     /// With ycsb: memory budget of the tablet server, in MiB
@@ -45,7 +47,7 @@ pub(crate) struct VersusOptions {
     /// Print the tables only, leave the reports alone
     #[arg(long)]
     pub(super) dry: bool,
-    /// With floor alone: one round of a few seconds that only prints its table
+    /// With floor or security alone: one round of a few seconds that only prints its table
     #[arg(long, conflicts_with = "charts")]
     pub(super) smoke: bool,
     /// Draw the charts from the reports that are there, without measuring
@@ -55,6 +57,8 @@ pub(crate) struct VersusOptions {
 
 /// Duration of each workload of a short run.
 const SMOKE_SECONDS: f64 = 0.5;
+/// Rows that it loads.
+const SMOKE_ROWS: u64 = 20_000;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Part {
@@ -72,6 +76,8 @@ pub(super) enum Part {
     Latency,
     /// TPC-H's lineitem
     Lineitem,
+    /// Encryption and authentication required
+    Security,
     /// Redis, bare servers and a file beside nyala, without Kudu
     Floor,
 }
@@ -86,8 +92,12 @@ impl VersusOptions {
         if !self.smoke {
             return Ok(self.clone());
         }
-        ensure!(self.parts == [Part::Floor], "--smoke: only floor has a short run; name it alone");
-        Ok(VersusOptions { rounds: 1, seconds: SMOKE_SECONDS, dry: true, ..self.clone() })
+        ensure!(
+            self.parts == [Part::Floor] || self.parts == [Part::Security],
+            "--smoke: only floor and security have short runs; name one of them alone"
+        );
+        let rows = self.rows.or(Some(SMOKE_ROWS));
+        Ok(VersusOptions { rounds: 1, seconds: SMOKE_SECONDS, rows, dry: true, ..self.clone() })
     }
 }
 
@@ -114,6 +124,8 @@ pub(super) struct Turn<'a> {
     pub(super) server: &'a ServerKind,
     pub(super) log_sync: bool,
     pub(super) target: &'a Path,
+    /// Realm of clusters that require encryption and tickets.
+    pub(super) kdc: Option<&'a Arc<Kdc>>,
 }
 
 impl Turn<'_> {
@@ -131,7 +143,12 @@ impl Turn<'_> {
         };
         let tserver_gflags = [&[sync], flags].concat();
         let plan = ClusterPlan { masters, tablet_servers, tserver_gflags, ..ClusterPlan::default() };
-        Ok((Cluster::started(self.server.clone(), dir.path(), &plan)?, dir))
+        let mut cluster = Cluster::new(self.server.clone(), dir.path(), &plan)?;
+        if let Some(kdc) = self.kdc {
+            cluster.require_security(kdc)?;
+        }
+        cluster.start()?;
+        Ok((cluster, dir))
     }
 
     /// Runs a command of the tool, which must succeed.
@@ -154,10 +171,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_short_run_is_of_floor_alone_and_writes_nothing() {
+    fn a_short_run_is_of_one_part_alone_and_writes_nothing() {
         let parsed = |words: &[&str]| VersusOptions::parse_from([&["versus"], words].concat()).settled();
         let short = parsed(&["floor", "--smoke", "--rounds", "9"]).unwrap();
         assert!(short.dry && short.rounds == 1 && short.seconds < 1.0);
+        assert_eq!(parsed(&["security", "--smoke"]).unwrap().rows, Some(SMOKE_ROWS));
         assert!(parsed(&["--smoke"]).is_err() && parsed(&["floor", "ycsb", "--smoke"]).is_err());
         let whole = parsed(&["floor", "--rounds", "9"]).unwrap();
         assert!(!whole.dry && whole.rounds == 9);
