@@ -74,7 +74,7 @@ async fn token_bearer(env: &Env, masters: &str) -> Result<RpcCaller, Box<dyn Err
         let call_options = CallOptions { features: vec![CONNECT_TO_MASTER], ..CallOptions::default() };
         let request = ConnectToMasterRequestPb {};
         let service = "kudu.master.MasterService";
-        let asked = connection.call(service, "ConnectToMaster", &request, deadline, call_options).await?;
+        let asked = connection.call(service, "ConnectToMaster", &request, deadline, &call_options).await?;
         let reply: ConnectToMasterResponsePb = asked.message;
         let Some(token) = reply.authn_token else { continue };
         let demands = ClientSecurityOptions {

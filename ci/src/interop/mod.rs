@@ -73,6 +73,9 @@ pub(crate) struct InteropOptions {
     /// With upstream or record: at most this many masters, where the tests ask for three
     #[arg(long, default_value_t = 3)]
     masters_max: usize,
+    /// With secure-nemesis: only the faults of a pull request
+    #[arg(long)]
+    short: bool,
     /// With record: write the page from each class's last run and run nothing
     #[arg(long)]
     last: bool,
@@ -88,7 +91,7 @@ enum Part {
     Security,
     /// A replicated cluster under load, with faults
     Nemesis,
-    /// The same where encryption and tickets are required; all faults if it is named, else the short ones
+    /// The same where encryption and tickets are required
     SecureNemesis,
     /// The commands of node/RUNBOOKS.md, after the failures that they are for
     Runbooks,
@@ -164,7 +167,8 @@ pub(crate) fn run(root: &Path, options: &InteropOptions, steps: &mut Steps) {
     }
     if wanted(Part::SecureNemesis) && tools::try_kerberos() {
         let Interop { root, target, packages, server } = &context;
-        let faults = if options.parts.is_empty() { NemesisFaults::Short } else { NemesisFaults::All };
+        let short = options.short || options.parts.is_empty();
+        let faults = if short { NemesisFaults::Short } else { NemesisFaults::All };
         nemesis::run_secure(root, target, packages, server, faults, steps);
     }
     if wanted(Part::Runbooks) {
@@ -294,8 +298,8 @@ fn upstream(context: &Interop, options: &InteropOptions, steps: &mut Steps) {
     steps.run_side_by_side(2, judged.map(step).collect());
 }
 
-/// Runs all of upstream's classes against nyala and real Kudu, one after another. Failing tests are recorded and fail
-/// no step.
+/// Runs all of upstream's classes, or the named ones, against nyala and real Kudu, one after another. Others keep the
+/// results of their last run. Failing tests are recorded and fail no step.
 fn record(context: &Interop, options: &InteropOptions, steps: &mut Steps) {
     let Some((suite, classes)) = compile(context, steps) else { return };
     let sides = [(ServerChoice::Nyala, &context.server), (ServerChoice::Kudu, &context.real())];
@@ -306,8 +310,9 @@ fn record(context: &Interop, options: &InteropOptions, steps: &mut Steps) {
         harnesses.push((harness, fresh));
     }
     let mut rows = Vec::new();
-    for (class, expected) in chosen(classes, options) {
-        let mut runs = harnesses.iter().map(|(harness, fresh)| match fresh {
+    for (class, expected) in classes {
+        let named = options.class.is_empty() || options.class.contains(&class);
+        let mut runs = harnesses.iter().map(|(harness, fresh)| match *fresh && named {
             true => run_class(&suite, harness, &class, steps),
             false => suite.last(harness, &class),
         });
