@@ -71,12 +71,28 @@ pub(crate) fn install(dir: &Path, server: &ServerKind, kudu: &Path, masters_max:
         }
         ServerKind::Kudu(program, env) => {
             let env = env.iter().map(|(name, value)| format!("{name}='{}' ", value.display()));
-            format!("exec env {}'{}'", env.collect::<String>(), program.display())
+            let path = env_without_libraries(&dir.join("path"))?;
+            format!(
+                "PATH='{}':$PATH exec /usr/bin/env {}'{}'",
+                path.display(),
+                env.collect::<String>(),
+                program.display()
+            )
         }
     };
     let path = dir.join("kudu");
     fs::write(&path, format!("#!/bin/sh\n{script} \"$@\"\n"))?;
     Ok(fs::set_permissions(path, fs::Permissions::from_mode(0o755))?)
+}
+
+/// Writes an `env` by which the real mini cluster starts the system's Kerberos programs: they cannot run with the
+/// libraries of the package. Returns its folder.
+fn env_without_libraries(dir: &Path) -> Result<PathBuf> {
+    fs::create_dir_all(dir)?;
+    let path = dir.join("env");
+    fs::write(&path, "#!/bin/sh\nunset LD_LIBRARY_PATH\nexec /usr/bin/env \"$@\"\n")?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755))?;
+    Ok(dir.to_path_buf())
 }
 
 /// Executes the `kudu` command line.
