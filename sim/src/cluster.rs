@@ -46,9 +46,6 @@ pub fn boot(world: &mut dyn World, plan: &Plan, observer: &RunObserver) {
         machine.set_memory_bytes(plan.cluster.memory);
         machine.set_cost(device_cost(plan));
         machine.set_observer(observer.observer_for(host, &machine));
-        if plan.security.is_some() {
-            machine.set_kerberos(security::kerberos(host));
-        }
     }
     for clock in &plan.clocks {
         let true_micros = world.true_micros();
@@ -60,6 +57,13 @@ pub fn boot(world: &mut dyn World, plan: &Plan, observer: &RunObserver) {
         if let Some(program) = server(plan, host, observer.running()) {
             world.boot(&host.name(), program);
         }
+    }
+}
+
+/// Gives a client's machine a ticket where the plan requires one.
+pub fn give_ticket(world: &mut dyn World, plan: &Plan, client: &str) {
+    if plan.security.is_some() {
+        world.machine(client).set_kerberos(security::client_kerberos());
     }
 }
 

@@ -249,7 +249,7 @@ impl Run<'_> {
             let workload = workload.clone();
             Box::pin(async move { Ok(workload.prepare(&env).await?) })
         });
-        self.world.client("setup", prepare);
+        self.start_client("setup", prepare);
         // Until the workload begins only supervisors act.
         let mut calm = FaultInjector::new(&Plan { faults: Vec::new(), ..self.plan.clone() }, Duration::ZERO);
         if !self.pass(&mut calm, PREPARE_LIMIT, "creating the tables") {
@@ -265,7 +265,7 @@ impl Run<'_> {
                     Ok(())
                 })
             });
-            self.world.client(&Host::Client(client.setup.number).name(), program);
+            self.start_client(&Host::Client(client.setup.number).name(), program);
         }
         let worked =
             self.plan.clients.is_empty() || self.pass(&mut injector, self.plan.limit, "the workload");
@@ -278,6 +278,12 @@ impl Run<'_> {
         Some(injector)
     }
 
+    /// Starts a client, with a ticket if the plan requires one.
+    fn start_client(&mut self, name: &str, program: HostProgram) {
+        cluster::give_ticket(self.world, self.plan, name);
+        self.world.client(name, program);
+    }
+
     fn check_recovery_phase(&mut self, injector: &mut FaultInjector) {
         let workload = self.workload.clone();
         let check_recovery_phase: HostProgram = Arc::new(move |env| {
@@ -287,7 +293,7 @@ impl Run<'_> {
                 Ok(())
             })
         });
-        self.world.client("judge", check_recovery_phase);
+        self.start_client("judge", check_recovery_phase);
         if self.pass(injector, self.plan.quiet * 6, "the recovery checks") {
             self.check_idle_phase(injector);
         }
@@ -323,7 +329,7 @@ impl Run<'_> {
                 Ok(())
             })
         });
-        self.world.client(&format!("idler{time}"), idle);
+        self.start_client(&format!("idler{time}"), idle);
         if !self.pass(injector, span * 5, "the idle phase") {
             return None;
         }

@@ -31,22 +31,18 @@ const REALM: &str = "R";
 /// Validity of certificates: longer than any run.
 const CERTIFICATES: Duration = Duration::from_secs(365 * 86_400);
 
-/// Returns the Kerberos of a machine of a secure cluster, with its principal's ticket.
-pub(crate) fn kerberos(host: Host) -> KerberosDouble {
-    let principal = match host {
-        Host::Master(_) | Host::Tserver(_) => format!("{SERVICE}/{host}@{REALM}"),
-        Host::Client(_) => format!("{OPERATOR}@{REALM}"),
-    };
-    KerberosDouble { principal: Some(principal) }
+/// Returns the Kerberos of a client's machine, with a ticket.
+pub(crate) fn client_kerberos() -> KerberosDouble {
+    KerberosDouble { principal: Some(format!("{OPERATOR}@{REALM}")) }
 }
 
 /// Returns the security settings of a server.
 pub(crate) fn settings(spec: &SecuritySpec, host: Host) -> SecuritySettings {
-    let library = Arc::new(kerberos(host));
+    let principal = format!("{SERVICE}/{host}@{REALM}");
     let kerberos = ServerKerberos {
-        library,
+        library: Arc::new(KerberosDouble { principal: Some(principal.clone()) }),
         keytab: "keytab".to_string(),
-        principal: format!("{SERVICE}/{host}@{REALM}"),
+        principal,
         host_rules: false,
         faults: BindingFaults::default(),
     };
@@ -83,6 +79,7 @@ pub(crate) fn caller(env: &Env, unproved: &str) -> RpcCaller {
     let (credentials, service) = (KerberosCredentials::Cache, SERVICE.to_string());
     let kerberos = Some(ClientKerberos { library, credentials, service });
     let options = ClientSecurityOptions { kerberos, require_authentication: true, ..Default::default() };
-    let tls = TlsCredentials::new(env, TlsSettings::default()).expect("a client without certificates has TLS");
+    let tls =
+        TlsCredentials::new(env, TlsSettings::default()).expect("a client without certificates has TLS");
     RpcCaller::secure(OPERATOR, Arc::new(ClientSecurity::new(tls, options)))
 }

@@ -111,3 +111,35 @@ impl Signer for P256Key {
         SignatureScheme::ECDSA_NISTP256_SHA256
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::event_log::EventLog;
+
+    fn machine(seed: u64) -> Arc<Machine> {
+        Arc::new(Machine::new("m0", seed, EventLog::new(false)))
+    }
+
+    fn start(machine: &Arc<Machine>) -> Box<dyn ActiveKeyExchange> {
+        tls_primitives(machine).kx_groups[0].start().expect("it draws a key")
+    }
+
+    #[test]
+    fn equal_seeds_give_equal_keys() {
+        assert_eq!(start(&machine(1)).pub_key(), start(&machine(1)).pub_key());
+        assert_ne!(start(&machine(1)).pub_key(), start(&machine(2)).pub_key());
+        let again = machine(1);
+        assert_ne!(start(&again).pub_key(), start(&again).pub_key(), "each exchange has a key of its own");
+    }
+
+    #[test]
+    fn the_library_agrees_on_the_secret() {
+        let (seeded, library) = (start(&machine(1)), rustls::crypto::ring::kx_group::X25519.start().unwrap());
+        let (ours, theirs) = (seeded.pub_key().to_vec(), library.pub_key().to_vec());
+        let secrets = [seeded.complete(&theirs).unwrap(), library.complete(&ours).unwrap()];
+        assert_eq!(secrets[0].secret_bytes(), secrets[1].secret_bytes());
+        assert!(start(&machine(1)).complete(&[0; 32]).is_err(), "a point of small order");
+        assert!(start(&machine(1)).complete(&[9; 31]).is_err());
+    }
+}
