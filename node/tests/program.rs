@@ -156,7 +156,7 @@ fn flags_of_missing_features_are_rejected() {
     let dir = tempfile::tempdir().unwrap();
     let wal = format!("--fs_wal_dir={}", dir.path().join("wal").display());
     let file = dir.path().join("nyala.toml");
-    std::fs::write(&file, "log_sync = true\nspnego_keytab_file = \"/etc/http.keytab\"\n").unwrap();
+    std::fs::write(&file, "log_sync = true\nranger_kms_url = \"kms.example.com:9292\"\n").unwrap();
     let config = format!("--config={}", file.display());
     let keytab = match cfg!(feature = "kerberos") {
         true => "keytab_file: read /nonexistent.keytab: No such file or directory",
@@ -174,8 +174,8 @@ fn flags_of_missing_features_are_rejected() {
         ),
         (
             &["tablet-server", &wal, &config],
-            "line 2: spnego_keytab_file: the web port takes no Kerberos tickets (given /etc/http.keytab, accepted \
-             nothing); leave it out,",
+            "line 2: ranger_kms_url: files are not encrypted (given kms.example.com:9292, accepted nothing); leave it \
+             out,",
         ),
         (&["master", &wal, "--rpc-certificate-file=/etc/cert.pem"], "rpc_private_key_file: not given; give"),
         (&["master", &wal, "--ranger_config_path=/etc/ranger"], "(given /etc/ranger, accepted nothing)"),

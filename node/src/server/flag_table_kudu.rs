@@ -10,10 +10,6 @@ use super::flags::{FlagSpec, Missing};
 const UNSAFE: &[&str] = &["unsafe", "hidden"];
 const EXPERIMENTAL: &[&str] = &["experimental"];
 
-const SPNEGO: Missing = Missing {
-    fault: "the web port takes no Kerberos tickets",
-    action: "leave it out, and ask for passwords (webserver_password_file)",
-};
 const PASSWORDS: Missing = Missing {
     fault: "stored keys have no password",
     action: "leave it out, and protect the files by their permissions",
@@ -41,9 +37,6 @@ pub(super) const WITHOUT_EFFECT: &[FlagSpec] = &[
     // Authorization.
     F::text("ranger_config_path", Only(&[""], RANGER), "", "rights come from authz_policy_file").of(Master),
     F::text("tsk_private_key_password_cmd", Only(&[""], PASSWORDS), "", "keys have no password"),
-    // The web port.
-    F::bool("webserver_require_spnego", Only(&["false"], SPNEGO), "false", "the web port takes no tickets"),
-    F::text("spnego_keytab_file", Only(&[""], SPNEGO), "", "the web port takes no tickets"),
     // Files.
     F::bool("encrypt_data_at_rest", Only(&["false"], FILES), "false", "files are plain"),
     F::text("encryption_key_provider", Only(&[""], FILES), "", "files are plain"),

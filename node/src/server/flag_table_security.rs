@@ -175,6 +175,21 @@ pub(super) const SECURITY: &[FlagSpec] = &[
         "kudu",
         "name that browsers show when they ask for a password, and the domain of the lines of htdigest",
     ),
+    F::bool(
+        "webserver_require_spnego",
+        Safeguard,
+        "false",
+        "demands a Kerberos ticket of every request to the web port but those for health; needs spnego_keytab_file and \
+        webserver_certificate_file",
+    )
+    .tagged(STABLE),
+    F::text(
+        "spnego_keytab_file",
+        Safeguard,
+        "",
+        "keytab with the key of HTTP/HOST, for the tickets of the web port's clients",
+    )
+    .tagged(STABLE),
     F::list(
         "webserver_trusted_subnets",
         Safeguard,

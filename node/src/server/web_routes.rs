@@ -79,9 +79,9 @@ impl WebState {
 
 /// Returns the answer to a request.
 pub(super) async fn respond<B>(web: &WebState, env: &Env, request: &Request<B>) -> Answer {
-    if let Err(challenge) = web.access.check(env, request.uri().path(), request.headers()).await {
-        let mut answer = text(StatusCode::UNAUTHORIZED, "a user and a password, please\n");
-        if let Ok(challenge) = HeaderValue::from_str(&challenge) {
+    if let Err(unproved) = web.access.check(env, request.uri().path(), request.headers()).await {
+        let mut answer = text(StatusCode::UNAUTHORIZED, unproved.text);
+        if let Ok(challenge) = HeaderValue::from_str(&unproved.challenge) {
             answer.headers_mut().insert(WWW_AUTHENTICATE, challenge);
         }
         return answer;

@@ -59,5 +59,6 @@ pub use plan::Plan;
 pub use profile::{FaultProfile, PlanSize};
 pub use random_stream::RandomStream;
 pub use spec::{
-    ClockSkew, ClusterSpec, DataSpec, DeviceSpec, EngineLimits, FinalRestart, NetworkSpec, RaftBatching, SecuritySpec,
+    ClockSkew, ClusterSpec, DataSpec, DeviceSpec, EngineLimits, FinalRestart, NetworkSpec, RaftBatching,
+    SecuritySpec,
 };

@@ -16,7 +16,9 @@ use libgssapi::context::{ClientCtx, CtxFlags, SecurityContext, ServerCtx};
 use libgssapi::credential::{Cred, CredUsage};
 use libgssapi::error::{Error, MajorFlags};
 use libgssapi::name::Name;
-use libgssapi::oid::{GSS_MECH_KRB5, GSS_NT_HOSTBASED_SERVICE, GSS_NT_KRB5_PRINCIPAL, OidSet};
+use libgssapi::oid::{
+    GSS_MECH_KRB5, GSS_MECH_SPNEGO, GSS_NT_HOSTBASED_SERVICE, GSS_NT_KRB5_PRINCIPAL, OidSet,
+};
 use libgssapi::util::Buf;
 use libgssapi_sys as sys;
 
@@ -40,6 +42,11 @@ impl Kerberos for OsKerberos {
             ));
         }
         std::fs::File::open(file).map_err(|error| format!("read {file}: {error}"))?;
+        if principal.is_empty() {
+            return keytab_keys(file, None)
+                .map(|_| String::new())
+                .map_err(|error| format!("{file} has no usable key: {}", text(error)));
+        }
         let principal = with_host(principal)?;
         let name = principal_name(&principal)?;
         keytab_keys(file, Some(&principal))
@@ -63,7 +70,7 @@ impl Kerberos for OsKerberos {
                 let cache = format!("MEMORY:nyala {principal}");
                 let store = [("client_keytab", format!("FILE:{file}")), ("ccache", cache)];
                 let _renewing = RENEWING.lock();
-                acquire(Some(principal), sys::GSS_C_INITIATE, &store).map_err(text)?
+                acquire(Some(principal), sys::GSS_C_INITIATE, &store, &[&GSS_MECH_KRB5]).map_err(text)?
             }
         };
         // Only this finds out whether the cache has a ticket that is still valid.
@@ -84,6 +91,16 @@ impl Kerberos for OsKerberos {
         let keys =
             keytab_keys(keytab, None).map_err(|error| format!("{keytab} is not usable: {}", text(error)))?;
         Ok(server_context(ServerCtx::new(Some(keys))))
+    }
+
+    fn accept_web(&self, keytab: &str) -> Result<Box<dyn KerberosContext>, String> {
+        let unusable = |error| format!("{keytab} is not usable: {}", text(error));
+        let keys =
+            acquire(None, sys::GSS_C_ACCEPT, &keytab_store(keytab), &[&GSS_MECH_KRB5, &GSS_MECH_SPNEGO]);
+        let context = ServerCtx::new(Some(keys.map_err(unusable)?));
+        let step = |context: &mut ServerCtx, token: &[u8]| context.step(token, None);
+        // Nothing is wrapped with the context: TLS protects the requests.
+        Ok(Box::new(OsContext { context, step, needs: CtxFlags::empty() }))
     }
 
     fn local_name(&self, principal: &str) -> Option<String> {
@@ -114,12 +131,20 @@ fn mechanisms() -> Result<OidSet, String> {
 
 /// Returns the keys of a principal in a keytab, or those of all its principals.
 fn keytab_keys(file: &str, principal: Option<&str>) -> Result<Cred, Error> {
-    let store = [("keytab", format!("FILE:{file}")), ("rcache", "none:".to_string())];
-    acquire(principal, sys::GSS_C_ACCEPT, &store)
+    acquire(principal, sys::GSS_C_ACCEPT, &keytab_store(file), &[&GSS_MECH_KRB5])
 }
 
-/// Gets credentials from named places.
-fn acquire(principal: Option<&str>, usage: u32, store: &[(&str, String)]) -> Result<Cred, Error> {
+fn keytab_store(file: &str) -> [(&'static str, String); 2] {
+    [("keytab", format!("FILE:{file}")), ("rcache", "none:".to_string())]
+}
+
+/// Gets credentials of these mechanisms from named places.
+fn acquire(
+    principal: Option<&str>,
+    usage: u32,
+    store: &[(&str, String)],
+    mechanisms: &[&[u8]],
+) -> Result<Cred, Error> {
     let text = |text: &str| CString::new(text).map_err(|_| UNREADABLE);
     let texts: Result<Vec<_>, Error> =
         store.iter().map(|(key, value)| Ok((text(key)?, text(value)?))).collect();
@@ -134,11 +159,12 @@ fn acquire(principal: Option<&str>, usage: u32, store: &[(&str, String)]) -> Res
         elements: elements.as_mut_ptr(),
     };
     let name = principal.map(RawName::of).transpose()?;
-    let mut kerberos = sys::gss_OID_desc {
-        length: u32::try_from(GSS_MECH_KRB5.len()).map_err(|_| UNREADABLE)?,
-        elements: GSS_MECH_KRB5.as_ptr().cast_mut().cast(),
-    };
-    let mut mechanisms = sys::gss_OID_set_desc { count: 1, elements: &mut kerberos };
+    let mut oids = Vec::new();
+    for mechanism in mechanisms {
+        let length = u32::try_from(mechanism.len()).map_err(|_| UNREADABLE)?;
+        oids.push(sys::gss_OID_desc { length, elements: mechanism.as_ptr().cast_mut().cast() });
+    }
+    let mut mechanisms = sys::gss_OID_set_desc { count: oids.len(), elements: oids.as_mut_ptr() };
     let (mut minor, mut credentials) = (0, ptr::null_mut());
     // SAFETY: every pointer is null where the interface allows it, or that of a value that lives through the call. The
     // library does not write to names, mechanisms and the places.
@@ -211,9 +237,8 @@ struct OsContext<C> {
 }
 
 fn client_context(context: ClientCtx) -> Box<dyn KerberosContext> {
-    let step = |context: &mut ClientCtx, token: &[u8]| {
-        context.step((!token.is_empty()).then_some(token), None)
-    };
+    let step =
+        |context: &mut ClientCtx, token: &[u8]| context.step((!token.is_empty()).then_some(token), None);
     Box::new(OsContext { context, step, needs: INTEGRITY | CtxFlags::GSS_C_MUTUAL_FLAG })
 }
 

@@ -22,7 +22,8 @@ pub enum KerberosCredentials {
 /// Kerberos of a host. A call may wait for files, name servers and KDCs: see [`super::Env::run`].
 pub trait Kerberos: Send + Sync {
     /// Checks that a keytab has a key of `principal`, and returns the principal's full name. `_HOST` in the name stands
-    /// for this host. A keytab that others can read is an error unless `world_readable`.
+    /// for this host; an empty name for any principal. A keytab that others can read is an error unless
+    /// `world_readable`.
     fn check_keytab(&self, file: &str, principal: &str, world_readable: bool) -> Result<String, String>;
 
     /// Begins a context with the service `service/host`. The error is the reason why there are no credentials.
@@ -35,6 +36,9 @@ pub trait Kerberos: Send + Sync {
 
     /// Begins the context of a server with the keys of a keytab.
     fn accept(&self, keytab: &str) -> Result<Box<dyn KerberosContext>, String>;
+
+    /// As [`Kerberos::accept`], for a web server, whose clients agree on the mechanism first (SPNEGO, RFC 4559).
+    fn accept_web(&self, keytab: &str) -> Result<Box<dyn KerberosContext>, String>;
 
     /// Returns the user of `principal` by the host's rules (`auth_to_local`); `None` if no rule applies.
     fn local_name(&self, principal: &str) -> Option<String>;

@@ -14,9 +14,6 @@ const RESTRICTED: &[(&str, &str, &str)] = &[
     ("ranger_config_path", "/etc/ranger", ""),
     // Tokens.
     ("tsk_private_key_password_cmd", "cat /etc/password", ""),
-    // The web port.
-    ("webserver_require_spnego", "true", "false"),
-    ("spnego_keytab_file", "/etc/http.keytab", ""),
     // Files.
     ("encrypt_data_at_rest", "true", "false"),
     ("encryption_key_provider", "ranger-kms", ""),
@@ -142,9 +139,6 @@ fn safeguards_do_not_change_while_the_server_runs() {
 #[test]
 fn an_error_names_the_missing_feature_and_the_action() {
     let flags = Flags::new();
-    expect_test::expect![[r#"
-        spnego_keytab_file: the web port takes no Kerberos tickets (given /etc/http.keytab, accepted nothing); leave it out, and ask for passwords (webserver_password_file)"#]]
-    .assert_eq(&flags.set("spnego_keytab_file", "/etc/http.keytab").unwrap_err().message);
     expect_test::expect![[r#"
         ranger_config_path: rights are not asked of Apache Ranger (given /etc/ranger, accepted nothing); leave it out, and write the rights into a file (authz_policy_file)"#]]
     .assert_eq(&flags.set("ranger-config-path", "/etc/ranger").unwrap_err().message);

@@ -1,13 +1,14 @@
-//! Access to the web port: networks, TLS, passwords.
+//! Access to the web port: networks, TLS, passwords or tickets.
 //!
 //! ```text
-//!   connection ──▶ webserver_trusted_subnets ──▶ TLS ──▶ request ──▶ password ──▶ answer
+//!   connection ──▶ webserver_trusted_subnets ──▶ TLS ──▶ request ──▶ password or ticket ──▶ answer
 //! ```
 //!
-//! - Health (`/livez`, `/readyz`, `/healthz`) needs no password: probes have none.
-//! - Invariant: a password is asked for only inside TLS.
+//! - Health (`/livez`, `/readyz`, `/healthz`) needs neither: probes have none.
+//! - Invariant: a password or a ticket is asked for only inside TLS, where no third party can read or replay it.
 
 pub mod passwords;
+mod tickets;
 
 use std::net::IpAddr;
 
@@ -15,14 +16,15 @@ use engine::error::{Error, Result};
 use hyper::header::{AUTHORIZATION, HeaderMap};
 
 use self::passwords::WebPasswords;
+use self::tickets::WebTickets;
 use super::flags::Flags;
 use super::security::key_password;
 use nyala_common::env::{Env, Stream};
 use nyala_common::rpc::negotiate::Subnet;
 use nyala_common::security::tls::{KeyFile, TlsPort, TlsSettings};
 
-/// Paths that are answered without a password.
-const WITHOUT_PASSWORD: [&str; 3] = ["/livez", "/readyz", "/healthz"];
+/// Paths that are answered without a proof.
+const WITHOUT_PROOF: [&str; 3] = ["/livez", "/readyz", "/healthz"];
 
 /// Rules of the web port of one server.
 #[derive(Debug, Default)]
@@ -30,21 +32,22 @@ pub(super) struct WebAccess {
     /// Networks whose connections are accepted; `None` for all.
     subnets: Option<Vec<Subnet>>,
     tls: Option<TlsPort>,
-    passwords: Option<WebPasswords>,
+    proof: Option<WebProof>,
+}
+
+/// Proof that a request must carry.
+#[derive(Debug)]
+enum WebProof {
+    Password(WebPasswords),
+    Ticket(WebTickets),
 }
 
 impl WebAccess {
     /// Reads the settings and the files that they name.
     pub(super) fn from_flags(env: &Env, flags: &Flags) -> Result<WebAccess> {
         let tls = tls(env, flags)?;
-        let passwords = passwords(env, flags)?;
-        if passwords.is_some() && tls.is_none() {
-            return Err(Error::invalid(
-                "webserver_password_file: passwords would cross the network in plain text; \
-                 set webserver_certificate_file and webserver_private_key_file too",
-            ));
-        }
-        Ok(WebAccess { subnets: subnets(flags)?, tls, passwords })
+        let proof = proof(env, flags, tls.is_some())?;
+        Ok(WebAccess { subnets: subnets(flags)?, tls, proof })
     }
 
     /// Returns true if the port speaks HTTPS.
@@ -65,19 +68,67 @@ impl WebAccess {
         }
     }
 
-    /// Checks the password of a request. The error is the value of `WWW-Authenticate`.
-    pub(super) async fn check(&self, env: &Env, path: &str, headers: &HeaderMap) -> Result<(), String> {
-        let Some(passwords) = &self.passwords else { return Ok(()) };
-        if WITHOUT_PASSWORD.contains(&path) {
+    /// Checks the proof of a request.
+    pub(super) async fn check(&self, env: &Env, path: &str, headers: &HeaderMap) -> Result<(), Unproved> {
+        let Some(proof) = &self.proof else { return Ok(()) };
+        if WITHOUT_PROOF.contains(&path) {
             return Ok(());
         }
         let given = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
-        let accepted = match given {
-            Some(given) => env.run(|| passwords.accepts(given)).await,
-            None => false,
+        let accepted = match (given, proof) {
+            (None, _) => false,
+            (Some(given), WebProof::Password(passwords)) => env.run(|| passwords.accepts(given)).await,
+            (Some(given), WebProof::Ticket(tickets)) => env.run(|| tickets.accepts(given)).await,
         };
-        if accepted { Ok(()) } else { Err(passwords.challenge()) }
+        if accepted { Ok(()) } else { Err(proof.refusal()) }
     }
+}
+
+/// Refusal of a request without an accepted proof.
+pub(super) struct Unproved {
+    /// Value of `WWW-Authenticate`.
+    pub(super) challenge: String,
+    pub(super) text: &'static str,
+}
+
+impl WebProof {
+    fn refusal(&self) -> Unproved {
+        match self {
+            WebProof::Password(passwords) => {
+                Unproved { challenge: passwords.challenge(), text: "a user and a password, please\n" }
+            }
+            WebProof::Ticket(_) => {
+                Unproved { challenge: tickets::CHALLENGE.to_string(), text: "a Kerberos ticket, please\n" }
+            }
+        }
+    }
+}
+
+/// Returns the proof that the flags demand.
+fn proof(env: &Env, flags: &Flags, https: bool) -> Result<Option<WebProof>> {
+    let (passwords, tickets) = (passwords(env, flags)?, WebTickets::from_flags(env, flags)?);
+    let (proof, plain_text) = match (passwords, tickets) {
+        (None, None) => return Ok(None),
+        (Some(_), Some(_)) => {
+            return Err(Error::invalid(
+                "webserver_require_spnego: requests carry a ticket or a password, not both \
+                 (webserver_password_file is set, too); leave one of them out",
+            ));
+        }
+        (Some(passwords), None) => (
+            WebProof::Password(passwords),
+            "webserver_password_file: passwords would cross the network in plain text",
+        ),
+        (None, Some(tickets)) => (
+            WebProof::Ticket(tickets),
+            "webserver_require_spnego: tickets would cross the network in plain text, and others could replay them",
+        ),
+    };
+    if !https {
+        let action = "set webserver_certificate_file and webserver_private_key_file too";
+        return Err(Error::invalid(format!("{plain_text}; {action}")));
+    }
+    Ok(Some(proof))
 }
 
 fn tls(env: &Env, flags: &Flags) -> Result<Option<TlsPort>> {

@@ -6,9 +6,7 @@ use crate::draws::{MS, SECOND};
 use crate::host::Host;
 use crate::profile::{FaultProfile, PlanSize};
 use crate::random_stream::RandomStream;
-use crate::spec::{
-    ClockSkew, ClusterSpec, DataSpec, DeviceSpec, EngineLimits, NetworkSpec, SecuritySpec,
-};
+use crate::spec::{ClockSkew, ClusterSpec, DataSpec, DeviceSpec, EngineLimits, NetworkSpec, SecuritySpec};
 
 /// Time of a sync on a spinning disk.
 pub(super) const HDD_SYNC_MIN: Duration = Duration::from_millis(8);
