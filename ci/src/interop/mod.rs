@@ -302,7 +302,12 @@ fn upstream(context: &Interop, options: &InteropOptions, steps: &mut Steps) {
 /// results of their last run. Failing tests are recorded and fail no step.
 fn record(context: &Interop, options: &InteropOptions, steps: &mut Steps) {
     let Some((suite, classes)) = compile(context, steps) else { return };
-    let sides = [(ServerChoice::Nyala, &context.server), (ServerChoice::Kudu, &context.real())];
+    let nyala = match &context.server {
+        ServerKind::Nyala(_) => context.server.clone(),
+        // Its last results are read, and it is not run.
+        ServerKind::Kudu(..) => ServerKind::Nyala(options.nyala.clone().unwrap_or_default()),
+    };
+    let sides = [(ServerChoice::Nyala, &nyala), (ServerChoice::Kudu, &context.real())];
     let mut harnesses = Vec::new();
     for (which, server) in sides {
         let Some(harness) = harness(context, server, options.masters_max, steps) else { return };
