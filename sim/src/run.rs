@@ -17,7 +17,9 @@ use serde::{Deserialize, Serialize};
 use crate::cluster;
 use crate::event_log::{EventLog, SeriesPoints, TimelineEvent, listen_to_logs};
 use crate::injector::{CALLS_CUT, FaultInjector};
-use crate::oracle::{OracleReport, Violation, availability, idle_traffic, resources, uncaused_failures};
+use crate::oracle::{
+    OracleReport, Violation, availability, control_calls, idle_traffic, resources, uncaused_failures,
+};
 use crate::post_checks;
 use crate::run_observer::RunObserver;
 use crate::workload::Workload;
@@ -333,6 +335,7 @@ impl Run<'_> {
         left.extend(post_checks::find_long_logs(self.world, self.plan));
         left.extend(idle_traffic::check(&self.plan.cluster, events, span));
         left.extend(resources::check(&self.observer.running().usages()));
+        left.extend(control_calls::check(&self.observer.running().calls(), self.world.now()));
         Some(left)
     }
 
