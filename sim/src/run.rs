@@ -17,7 +17,9 @@ use serde::{Deserialize, Serialize};
 use crate::cluster;
 use crate::event_log::{EventLog, SeriesPoints, TimelineEvent, listen_to_logs};
 use crate::injector::{CALLS_CUT, FaultInjector};
-use crate::oracle::{OracleReport, Violation, availability, idle_traffic, resources, uncaused_failures};
+use crate::oracle::{
+    OracleReport, Violation, availability, control_calls, idle_traffic, resources, uncaused_failures,
+};
 use crate::post_checks;
 use crate::run_observer::RunObserver;
 use crate::workload::Workload;
@@ -213,6 +215,7 @@ fn check_availability(plan: &Plan, workload: &Workload, injector: &FaultInjector
         began: BOOTED.as_nanos() as u64,
         settle: cluster::recovery_time(plan),
         throttles: plan.cluster.memory < AMPLE_MEMORY,
+        is_replicated: plan.cluster.replicas >= 3 && !plan.may_lose_acknowledged(),
         attempt: plan.cluster.rpc_timeout,
         reads_slowly: plan.cluster.rpc_timeout < plan.devices.op * BATCH_DISK_OPS,
         is_impatient: plan.cluster.rpc_timeout < plan.cluster.raft_heartbeat * 4,
@@ -338,6 +341,7 @@ impl Run<'_> {
         left.extend(post_checks::find_long_logs(self.world, self.plan));
         left.extend(idle_traffic::check(&self.plan.cluster, events, span));
         left.extend(resources::check(&self.observer.running().usages()));
+        left.extend(control_calls::check(&self.observer.running().calls(), self.world.now()));
         Some(left)
     }
 

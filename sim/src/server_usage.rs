@@ -6,7 +6,9 @@ use std::sync::{Arc, Weak};
 use engine::memory::MemUsage;
 use engine::sync::Mutex;
 use node::tserver::server::TabletServer;
+use nyala_common::metrics::{MetricValue, table};
 
+use crate::oracle::control_calls::CallCount;
 use crate::oracle::resources::ServerUsage;
 use sim_plan::Host;
 
@@ -23,12 +25,29 @@ impl RunningServers {
         servers.insert(host, Arc::downgrade(server));
     }
 
+    /// Returns the calls of each method that each server has got since its start.
+    pub fn calls(&self) -> Vec<CallCount> {
+        let servers = self.servers.lock();
+        let live = servers.iter().filter_map(|(host, server)| Some((host, server.upgrade()?)));
+        live.flat_map(|(host, server)| calls(host, &server)).collect()
+    }
+
     /// Returns what each server holds now.
     pub fn usages(&self) -> Vec<ServerUsage> {
         let servers = self.servers.lock();
         let live = servers.iter().filter_map(|(host, server)| Some((host, server.upgrade()?)));
         live.map(|(host, server)| usage(host, &server)).collect()
     }
+}
+
+fn calls(host: &Host, server: &TabletServer) -> Vec<CallCount> {
+    let samples = server.common.metrics.snapshot().server.samples;
+    let of_methods = samples.into_iter().filter(|sample| sample.def.name == table::HANDLER_LATENCY.name);
+    let count = of_methods.filter_map(|sample| match sample.value {
+        MetricValue::Distribution(times) => Some((sample.method, times.count())),
+        _ => None,
+    });
+    count.map(|(method, calls)| CallCount { server: host.name(), method, calls }).collect()
 }
 
 fn usage(host: &Host, server: &TabletServer) -> ServerUsage {

@@ -285,6 +285,23 @@ impl ClientOp {
         )
     }
 
+    /// Returns true if the op is an operator's: it changes leaders or members, or stops a server from leading.
+    pub fn is_by_operator(&self) -> bool {
+        use ClientOp::*;
+        matches!(
+            self,
+            StepDown { .. }
+                | Elect { .. }
+                | Move { .. }
+                | Evict { .. }
+                | Rebalance { .. }
+                | RemoveMaster { .. }
+                | AddMaster { .. }
+                | Quiesce { .. }
+                | TableElect { .. }
+        )
+    }
+
     /// Returns true if the op appends to a client's list or reads the lists.
     pub fn is_of_lists(&self) -> bool {
         matches!(self, ClientOp::Link {} | ClientOp::Walk { .. })

@@ -23,6 +23,7 @@ mod determinism;
 mod fate;
 mod fault_report;
 mod gates;
+mod history_page;
 mod junit;
 mod mutant_results;
 mod mutant_schemata;

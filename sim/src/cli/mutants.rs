@@ -27,6 +27,7 @@ use engine::sync::Mutex;
 
 use super::arguments;
 use super::fault_report::{self, FaultFinding, FaultReport};
+use super::history_page::{self, ShippedBug};
 use super::mutant_results::{MutantResult, MutantResults};
 use super::mutant_schemata::join;
 use super::plan_source::{PlanSource, RunOptions};
@@ -63,6 +64,9 @@ pub(super) struct MutantsArgs {
     /// The file of results
     #[arg(long, default_value = "sim/MUTANTS.md")]
     verdicts: PathBuf,
+    /// The file of mutants that are bugs of history
+    #[arg(long, default_value = "sim/HISTORY.md")]
+    history: PathBuf,
     /// Find a mutant that each of these kinds of faults exposes, separated by commas; nothing else runs
     #[arg(long, value_delimiter = ',', value_parser = arguments::one_of::<FaultKind>())]
     kind: Vec<FaultKind>,
@@ -115,6 +119,13 @@ impl Mutant {
     fn is_control(&self) -> bool {
         self.name.contains("control")
     }
+
+    /// Returns the bug of history that it is, if its patch names an issue.
+    fn shipped(&self) -> Result<Option<ShippedBug>> {
+        let text =
+            fs::read_to_string(&self.path).with_context(|| format!("reading {}", self.path.display()))?;
+        Ok(ShippedBug::parse(&self.name, &text))
+    }
 }
 
 /// One run of a search.
@@ -145,6 +156,8 @@ struct Search<'a> {
     log: SearchLog,
     plans: ScratchPlans,
     verdicts: Mutex<MutantResults>,
+    /// All mutants that are bugs of history, wanted or not.
+    shipped: Vec<ShippedBug>,
     day: String,
 }
 
@@ -168,7 +181,8 @@ pub(super) fn mutants(args: &MutantsArgs) -> Result<bool> {
     let fingerprints = fingerprints.collect::<Result<_>>()?;
     let log = SearchLog::open(&args.scratch.join("runs.jsonl"))?;
     let plans = ScratchPlans::new(&args.scratch)?;
-    let search = Search { args, program, others, fingerprints, log, plans, verdicts, day };
+    let shipped = all.iter().filter_map(|mutant| mutant.shipped().transpose()).collect::<Result<_>>()?;
+    let search = Search { args, program, others, fingerprints, log, plans, verdicts, shipped, day };
     if !args.kind.is_empty() {
         return search.kinds(&mutants);
     }
@@ -260,13 +274,20 @@ impl Search<'_> {
         let Verdict { mut result, message, killed } = self.oracle(mutant)?;
         print(mutant, &result, &message);
         // Stored before the faults that it needs are known: that may take long, or be interrupted.
-        self.verdicts.lock().keep(&mutant.name, result.clone())?;
+        self.keep(mutant, &result)?;
         let Some((attempt, oracle)) = killed.filter(|_| !self.args.no_ablation) else { return Ok(result) };
         if let Some(needs) = self.needs(attempt, mutant, &oracle)? {
             result.needs = needs;
-            self.verdicts.lock().keep(&mutant.name, result.clone())?;
+            self.keep(mutant, &result)?;
         }
         Ok(result)
+    }
+
+    /// Stores a result, and the page of history with it.
+    fn keep(&self, mutant: &Mutant, result: &MutantResult) -> Result<()> {
+        let mut verdicts = self.verdicts.lock();
+        verdicts.keep(&mutant.name, result.clone())?;
+        history_page::write(&self.args.history, &self.shipped, |name| verdicts.get(name))
     }
 
     fn limit(&self) -> Duration {

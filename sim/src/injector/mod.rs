@@ -30,7 +30,7 @@ const SUPERVISOR_PAUSE: Duration = Duration::from_millis(500);
 /// may wait long for the operation that it hits.
 const OPERATOR_PAUSE: Duration = Duration::from_secs(2);
 /// Kind of a disturbance: the process is not running.
-const DOWN: &str = "down";
+pub const DOWN: &str = "down";
 /// Free bytes of a disk that is not full.
 const DISK_FREE: u64 = 1 << 40;
 

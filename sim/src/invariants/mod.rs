@@ -28,6 +28,7 @@ pub mod config_in_log;
 pub mod copy_is_prefix;
 pub mod elected_by_votes;
 pub mod election_restriction;
+pub mod election_timeout_kept;
 mod invariant;
 pub mod latest_reads;
 pub mod leader_completeness;
@@ -93,6 +94,7 @@ impl Tablet {
                 Box::new(elected_by_votes::ElectedByVotes::default()),
                 Box::new(pre_vote_first::PreVoteFirst::default()),
                 Box::new(election_restriction::ElectionRestriction::default()),
+                Box::new(election_timeout_kept::ElectionTimeoutKept::default()),
                 Box::new(one_leader_per_term::OneLeaderPerTerm::default()),
                 Box::new(log_matching::LogMatching),
                 Box::new(leader_completeness::LeaderCompleteness),

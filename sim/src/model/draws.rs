@@ -10,6 +10,8 @@ use crate::wire::bloom::BloomFilter;
 
 /// Different keys per column that half of all rows are drawn from.
 const KEY_POOL: u64 = 6;
+/// Percentage of added ranges of which one side alone is added.
+const CUT_PERCENT: u64 = 30;
 
 /// A step of an alteration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -179,7 +181,7 @@ pub fn alteration(
             let apart = |range: &&RangeSpec| table.ranges.iter().all(|other| disjoint(table, range, other));
             let free: Vec<&RangeSpec> = gone.iter().filter(apart).collect();
             let range = free.get(random.below(free.len() as u64) as usize)?;
-            vec![AlterStep::AddRange(RangeSpec::clone(range))]
+            vec![AlterStep::AddRange(cut(random, table, range))]
         }
         TableStep::DropRange if table.ranges.len() > 1 => {
             let at = random.below(table.ranges.len() as u64) as usize;
@@ -189,6 +191,24 @@ pub fn alteration(
     };
     let (name, table) = after(name, table, &steps);
     Some(Alteration { steps, name, table })
+}
+
+/// Returns a range or one side of it: what a client remembers of the whole then overlaps with what there is.
+fn cut(random: &mut RandomStream, table: &ModelTable, range: &RangeSpec) -> RangeSpec {
+    use crate::wire::keys::range_key;
+    let mut range = range.clone();
+    let first = table.spec.range.first().and_then(|number| table.column(*number));
+    let Some(first) = first.filter(|_| random.percent(CUT_PERCENT)) else { return range };
+    let at = vec![draw::value(random, first.kind)];
+    let key = range_key(table, &at);
+    let above = range.low.is_empty() || range_key(table, &range.low) < key;
+    let below = range.high.is_empty() || key < range_key(table, &range.high);
+    // The encoded key of the empty text is that of no bound.
+    if above && below && at[0] != Value::bytes(b"") {
+        let side = if random.percent(50) { &mut range.low } else { &mut range.high };
+        *side = at;
+    }
+    range
 }
 
 fn disjoint(table: &ModelTable, one: &RangeSpec, other: &RangeSpec) -> bool {

@@ -10,6 +10,13 @@
 //! time, which follows from the plan's settings: detection of failures, an election, a retransmission, a restart. What
 //! operators do to leaders and members disturbs as well.
 //!
+//! Where tablets have three replicas and only one server stops in a run, its absence is no excuse either:
+//!
+//! ```text
+//! stopped       from ├── settle ──┤              to ├── settle ──┤
+//! operation                          ├────┤                          must have a reply
+//! ```
+//!
 //! A reply that rejects a request is no violation here; this oracle looks at calls that ended without a reply, because
 //! no server could be reached or none was ready.
 
@@ -19,9 +26,11 @@ use engine::error::ErrorKind;
 
 use super::{OracleReport, Violation};
 use crate::history::{CallError, CallOutcome, ClientRequest, HistoryOp, Nanos};
+use crate::injector::DOWN;
 use crate::injector::disturbances::Disturbance;
 use crate::model::Incarnation;
 use crate::model_oracle::{ReadOutcome, TableCall, TableEvent, WriteOutcome};
+use sim_plan::{FaultKind, Host};
 
 /// Name of this oracle.
 pub const NAME: &str = "availability";
@@ -45,6 +54,8 @@ pub struct Conditions<'a> {
     pub is_impatient: bool,
     /// True if an attempt may be over before a batch of a scan is read: devices are slow.
     pub reads_slowly: bool,
+    /// True if tablets have replicas enough to do without one server.
+    pub is_replicated: bool,
     /// Time of one attempt. A call on a model table shares its deadline with those before it, and may have had less.
     pub attempt: Duration,
 }
@@ -64,11 +75,11 @@ impl Span {
 
 /// Checks every operation that has ended.
 pub fn check(operations: &[HistoryOp], conditions: &Conditions<'_>, report: &mut OracleReport) {
-    let by_operators = conditions.spans_of_operators(operations);
+    let (excuses, of_rows) = (conditions.excuses(operations, false), conditions.excuses(operations, true));
     for operation in operations.iter().filter(|operation| operation.returned.is_some()) {
         let life = conditions.span_of(operation, Duration::ZERO);
-        let disturbed = conditions.disturbances.iter().any(|one| conditions.effect(one).overlaps(life));
-        if disturbed || by_operators.iter().any(|span| span.overlaps(life)) {
+        let excuses = if is_of_rows(operation) { &of_rows } else { &excuses };
+        if excuses.iter().any(|span| span.overlaps(life)) {
             continue;
         }
         report.checked += 1;
@@ -86,11 +97,10 @@ pub fn check_tables(
     conditions: &Conditions<'_>,
     report: &mut OracleReport,
 ) {
-    let by_operators = conditions.spans_of_operators(operations);
+    let excuses = conditions.excuses(operations, true);
     for event in events {
         let life = conditions.span(event.invoked, Some(event.returned), Duration::ZERO);
-        let disturbed = conditions.disturbances.iter().any(|one| conditions.effect(one).overlaps(life));
-        if disturbed || by_operators.iter().any(|span| span.overlaps(life)) {
+        if excuses.iter().any(|span| span.overlaps(life)) {
             continue;
         }
         if life.to.saturating_sub(life.from) < conditions.attempt {
@@ -150,6 +160,14 @@ fn is_read(operation: &HistoryOp) -> bool {
     }
 }
 
+/// Returns true for writes and reads of rows. New tables, tablets and columns may have to wait for a server.
+fn is_of_rows(operation: &HistoryOp) -> bool {
+    match operation.request {
+        ClientRequest::Write { .. } | ClientRequest::Scan(_) => true,
+        ClientRequest::Other(_) | ClientRequest::Operator(_) => false,
+    }
+}
+
 /// Returns true for what an operator does to leaders, members or servers: other operations may fail meanwhile, and
 /// itself it may find that there is nothing to do.
 fn is_by_operator(operation: &HistoryOp) -> bool {
@@ -167,16 +185,36 @@ impl Conditions<'_> {
         Span { from: since(invoked), to: returned.map_or(Duration::MAX, |returned| since(returned) + after) }
     }
 
-    /// Returns the times at which operators' changes may have an effect.
-    fn spans_of_operators(&self, operations: &[HistoryOp]) -> Vec<Span> {
+    /// Returns the times at which operations may fail; `of_rows`: those on rows, which need no server in particular.
+    fn excuses(&self, operations: &[HistoryOp], of_rows: bool) -> Vec<Span> {
         let by_operators = operations.iter().filter(|operation| is_by_operator(operation));
-        by_operators.map(|operation| self.span_of(operation, self.settle)).collect()
+        let mut spans: Vec<Span> =
+            by_operators.map(|operation| self.span_of(operation, self.settle)).collect();
+        // An operator's change may leave a tablet with fewer replicas.
+        let only_edges = of_rows && spans.is_empty() && self.is_one_server_stopped();
+        spans.extend(self.disturbances.iter().flat_map(|one| self.effects(one, only_edges)));
+        spans
     }
 
-    /// Returns the time in which a disturbance may have an effect.
-    fn effect(&self, disturbance: &Disturbance) -> Span {
-        let to = disturbance.to.map_or(Duration::MAX, |to| to + self.settle);
-        Span { from: disturbance.from, to }
+    /// Returns true if nothing happens in the run but stops of one tablet server, which the other replicas survive.
+    fn is_one_server_stopped(&self) -> bool {
+        let mut stopped = self.disturbances.iter().map(|one| (&one.hosts[..], one.kind));
+        let Some((hosts @ [Host::Tserver(_)], _)) = stopped.next() else { return false };
+        let is_stop = |kind| kind == DOWN || kind == FaultKind::Pause.word();
+        let all = self.disturbances.iter().all(|one| one.hosts == hosts && is_stop(one.kind));
+        all && self.is_replicated && !self.throttles
+    }
+
+    /// Returns the times in which a disturbance may have an effect: all of it, or its beginning and its end.
+    fn effects(&self, disturbance: &Disturbance, only_edges: bool) -> Vec<Span> {
+        let Disturbance { from, to, .. } = *disturbance;
+        let end = to.map_or(Duration::MAX, |to| to + self.settle);
+        match to {
+            Some(to) if only_edges => {
+                vec![Span { from, to: from + self.settle }, Span { from: to, to: end }]
+            }
+            _ => vec![Span { from, to: end }],
+        }
     }
 
     fn violation(&self, life: Span, error: &str, operation: String) -> Violation {
@@ -198,7 +236,6 @@ impl Conditions<'_> {
 mod tests {
     use super::*;
     use engine::error::Error;
-    use sim_plan::Host;
 
     const SECOND: Nanos = 1_000_000_000;
     const BEGAN: Nanos = 100 * SECOND;
@@ -233,6 +270,7 @@ mod tests {
             settle,
             throttles: false,
             is_impatient: false,
+            is_replicated: false,
             reads_slowly,
             attempt: settle,
         };
@@ -270,6 +308,7 @@ mod tests {
                 settle,
                 throttles: false,
                 is_impatient: false,
+                is_replicated: false,
                 reads_slowly: false,
                 attempt: Duration::from_secs(2),
             };
@@ -293,6 +332,44 @@ mod tests {
         assert_eq!(judged(&[write(24, 40, timeout())]), (0, 0));
         assert_eq!(judged(&[write(26, 40, timeout())]), (1, 1));
         assert_eq!(judged(&[write(26, 40, CallOutcome::Unknown(None.into()))]), (1, 1));
+    }
+
+    #[test]
+    fn the_absence_of_one_server_of_a_replicated_cluster_is_no_excuse() {
+        let stop = |host, kind, from, to| {
+            let (from, to) = (Duration::from_secs(from), Some(Duration::from_secs(to)));
+            Disturbance { hosts: vec![Host::Tserver(host)], kind, from, to }
+        };
+        let judged = |disturbances: &[Disturbance], operations: &[HistoryOp], is_replicated| {
+            let settle = Duration::from_secs(5);
+            let conditions = Conditions {
+                disturbances,
+                began: BEGAN,
+                settle,
+                throttles: false,
+                is_impatient: false,
+                is_replicated,
+                reads_slowly: false,
+                attempt: settle,
+            };
+            let mut report = OracleReport::default();
+            check(operations, &conditions, &mut report);
+            report.violations.len()
+        };
+        let one = [stop(1, DOWN, 10, 40), stop(1, "pause", 60, 90)];
+        assert_eq!(judged(&one, &[write(16, 30, timeout())], true), 1);
+        assert_eq!(judged(&one, &[write(66, 80, timeout())], true), 1);
+        assert_eq!(judged(&one, &[write(16, 30, timeout())], false), 0, "tablets have one replica");
+        assert_eq!(judged(&one, &[write(14, 30, timeout())], true), 0, "it began too soon");
+        assert_eq!(judged(&one, &[write(16, 41, timeout())], true), 0, "the server came back");
+        let two = [stop(1, DOWN, 10, 40), stop(2, DOWN, 100, 101)];
+        assert_eq!(judged(&two, &[write(16, 30, timeout())], true), 0, "two servers stop");
+        let slow = [stop(1, DOWN, 10, 40), stop(1, "disk-slow", 50, 51)];
+        assert_eq!(judged(&slow, &[write(16, 30, timeout())], true), 0, "something else is wrong");
+        let change = operation(ClientRequest::Other("alter table 0".into()), 16, 30, timeout());
+        assert_eq!(judged(&one, &[change], true), 0, "a new tablet may be on that server");
+        let step_down = operation(ClientRequest::Operator("a leader steps down".into()), 1, 2, timeout());
+        assert_eq!(judged(&one, &[step_down, write(16, 30, timeout())], true), 0, "an operator");
     }
 
     #[test]

@@ -17,6 +17,7 @@ pub mod availability;
 pub mod balance;
 pub mod bank;
 pub mod config_cas;
+pub mod control_calls;
 pub mod durability;
 pub mod exactly_once;
 pub mod history_gc;

@@ -23,6 +23,7 @@ mod membership_churn;
 mod memory_load;
 mod rebalancing;
 mod slow_scans;
+mod stopped_server;
 pub(crate) mod unsynced_logs;
 
 /// Adds scenarios to a plan. `work` is the time that clients work if nothing delays them.
@@ -44,4 +45,5 @@ pub(crate) fn add_scenarios(plan: &mut Plan, profile: FaultProfile, work: Durati
     deposed_leader::add(&mut stream("deposed"), plan, profile);
     master_changes::add(&mut stream("masters"), plan, profile, work);
     honest_clocks::add(&mut stream("honest clocks"), plan, profile);
+    stopped_server::add(&mut stream("stopped server"), plan, profile);
 }

@@ -94,3 +94,32 @@ fn a_replica_that_restarts_has_what_it_noted_as_durable() {
     assert!(lost(false));
     assert!(!lost(true));
 }
+
+#[test]
+fn a_replica_waits_an_election_timeout_before_it_stands() {
+    let stands_after = |steps: u64, action: Option<RaftAction>| {
+        let mut cluster = Cluster::usual();
+        cluster.note('b', action.unwrap_or(RaftAction::StartPreElection { term: 2 }));
+        (cluster.step, cluster.nanos) = (1, cluster.nanos + steps);
+        cluster.note('b', RaftAction::StartPreElection { term: 3 });
+        cluster.violated().contains(&"ElectionTimeoutKept")
+    };
+    let vote = || Some(RaftAction::GrantVote { candidate: peer('c'), term: 2 });
+    let stood = || Some(RaftAction::StartElection { term: 2, asked: true });
+    assert!(stands_after(100, None) && stands_after(100, vote()) && stands_after(100, stood()));
+    assert!(!stands_after(1_000, None) && !stands_after(1_000, vote()) && !stands_after(1_000, stood()));
+    let followed = || {
+        let mut cluster = Cluster::usual();
+        cluster.append('a', 3, 12);
+        cluster.step = 1;
+        cluster.follow('b', 'a', "1.2", "1.3");
+        cluster
+    };
+    let mut cluster = followed();
+    cluster.note('b', RaftAction::StartPreElection { term: 2 });
+    assert_eq!(cluster.violated(), ["ElectionTimeoutKept"], "{}", describe(&cluster));
+    // A restart tells nothing of a leader.
+    let mut cluster = followed();
+    cluster.note('b', RaftAction::Restart { vote: None }).note('b', RaftAction::StartPreElection { term: 2 });
+    assert!(!cluster.violated().contains(&"ElectionTimeoutKept"), "{}", describe(&cluster));
+}

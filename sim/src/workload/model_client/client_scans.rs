@@ -38,13 +38,13 @@ struct ScanPart {
 }
 
 impl ModelClient {
-    /// Returns true if scans may go through the client: it remembers for a while where a table has no range, so a
-    /// table whose ranges have changed is left to plain clients.
-    pub(super) fn suits_client(&self, view: &View) -> bool {
+    /// Returns true if the rows of a scan through the client must be those of the table: it remembers for a while where
+    /// a table has no range, so of a table whose ranges have changed it may miss some. It must get an answer all the
+    /// same.
+    fn sees_all_ranges(&self, view: &View) -> bool {
         let state = self.workload.state();
         let versions = &state.model.incarnations[view.table].versions;
-        self.client.is_some()
-            && versions.iter().all(|version| version.table.ranges == versions[0].table.ranges)
+        versions.iter().all(|version| version.table.ranges == versions[0].table.ranges)
     }
 
     /// Scans a table through the client, as an operation of the history, and records its rows by tablet.
@@ -62,7 +62,7 @@ impl ModelClient {
         self.workload.history().answer(call, nanos(&self.env), outcome);
         self.plain.observe(client.observed_timestamp().unwrap_or_default());
         let Ok(parts) = parts else { return };
-        if !self.suits_client(view) || self.is_altered_meanwhile(view, &parts) {
+        if !self.sees_all_ranges(view) || self.is_altered_meanwhile(view, &parts) {
             return;
         }
         let way = if reading.by_token { "scan by tokens" } else { "scan by the client" };

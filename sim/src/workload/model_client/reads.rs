@@ -77,7 +77,7 @@ impl ModelClient {
         let Some(view) = self.view(table, random) else { return };
         let Some(reading) = self.reading(&view, op, random) else { return };
         let Some(places) = self.locate(&view, reading.deadline).await else { return };
-        if reading.by_client && self.suits_client(&view) {
+        if reading.by_client && self.client.is_some() {
             return self.scan_by_client(&view, &places, &reading).await;
         }
         for place in places {
