@@ -108,6 +108,8 @@ pub const MARKS: &[&str] = &[
     "scan call: closed early",
     "scan call: continued",
     "scan call: current snapshot",
+    "scan call: pages read from files for one key",
+    "scan call: read from memory and cached pages",
     "scan call: rejected by a quiescing server",
     "scan call: rejected by its tablet",
     "scan call: rejected, retriable",

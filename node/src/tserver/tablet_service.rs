@@ -84,6 +84,11 @@ impl Service for TabletServerService {
         Some(tablet_of_table(&self.0, &tablet))
     }
 
+    /// Reads of one key end at once if their pages are cached; other scans leave the connection.
+    fn begins_on_connection(&self, method: &str) -> bool {
+        method == "Scan"
+    }
+
     fn call(self: Arc<Self>, call: Call) -> BoxFuture<'static, Reply> {
         dispatch(self, call)
     }

@@ -5,7 +5,9 @@
 
 use engine::sync::{Mutex, MutexGuard};
 use std::collections::VecDeque;
+use std::future::poll_fn;
 use std::io::{self, IoSlice};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
@@ -22,7 +24,6 @@ const SLICES_MAX: usize = 32;
 #[derive(Debug, Default)]
 pub(super) struct SendQueue {
     state: Mutex<State>,
-    filled: Notify,
     emptied: Notify,
 }
 
@@ -35,6 +36,10 @@ struct State {
     /// Bytes queued minus bytes written to the socket.
     unsent: usize,
     closed: bool,
+    /// Waker of [`SendQueue::send_all`] while that waits for a frame.
+    sender: Option<Waker>,
+    /// True during [`SendQueue::in_turn`].
+    is_turn: bool,
 }
 
 /// A frame being queued. It holds the lock, so no other frame can get between its parts.
@@ -74,6 +79,11 @@ impl State {
     fn queued(&self) -> usize {
         self.tail.len() + self.sealed_bytes
     }
+
+    /// Returns the waker of a sender that waits and does not poll by itself.
+    fn waiting_sender(&mut self) -> Option<Waker> {
+        if self.is_turn { None } else { self.sender.take() }
+    }
 }
 
 impl SendQueue {
@@ -86,16 +96,29 @@ impl SendQueue {
         let before = frame.state.queued();
         fill(&mut frame);
         frame.state.unsent += frame.state.queued() - before;
+        let sender = frame.state.waiting_sender();
         drop(frame);
-        self.filled.notify_one();
+        sender.inspect(Waker::wake_by_ref);
         true
     }
 
     /// Rejects further frames. [`SendQueue::send_all`] ends when the queued frames are sent.
     pub(super) fn close(&self) {
-        self.lock().closed = true;
-        self.filled.notify_one();
+        let mut state = self.lock();
+        state.closed = true;
+        let sender = state.waiting_sender();
+        drop(state);
+        sender.inspect(Waker::wake_by_ref);
         self.emptied.notify_one();
+    }
+
+    /// Runs a part of the connection's turn. Frames that are queued meanwhile, also by other tasks, cause no wake-up:
+    /// the connection polls [`SendQueue::send_all`] after it.
+    pub(super) fn in_turn<R>(&self, part: impl FnOnce() -> R) -> R {
+        self.lock().is_turn = true;
+        let result = part();
+        self.lock().is_turn = false;
+        result
     }
 
     /// Waits until at most `limit` bytes are unsent, or the queue is closed. Supports one waiter.
@@ -105,7 +128,8 @@ impl SendQueue {
         }
     }
 
-    fn is_above(&self, limit: usize) -> bool {
+    /// Returns true if more than `limit` bytes are unsent and the queue is open.
+    pub(super) fn is_above(&self, limit: usize) -> bool {
         let state = self.lock();
         state.unsent > limit && !state.closed
     }
@@ -125,7 +149,7 @@ impl SendQueue {
                 if closed {
                     return Ok(());
                 }
-                self.filled.notified().await;
+                poll_fn(|cx| self.poll_filled(cx)).await;
                 continue;
             }
             while !batch.is_empty() {
@@ -140,6 +164,17 @@ impl SendQueue {
                 Some(stall) => env.timeout(stall, stream.flush()).await.ok_or_else(timed_out)??,
             }
         }
+    }
+
+    /// Is ready when a frame is queued or the queue is closed. Supports one sender.
+    fn poll_filled(&self, cx: &Context<'_>) -> Poll<()> {
+        let mut state = self.lock();
+        if state.queued() > 0 || state.closed {
+            state.sender = None;
+            return Poll::Ready(());
+        }
+        state.sender = Some(cx.waker().clone());
+        Poll::Pending
     }
 
     fn take(&self) -> (VecDeque<Bytes>, bool) {
@@ -186,5 +221,73 @@ fn advance(batch: &mut VecDeque<Bytes>, mut written: usize) {
         }
         written -= first.len();
         batch.pop_front();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::pin::{Pin, pin};
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::task::Wake;
+
+    use super::*;
+    use crate::env::mem_net;
+
+    /// Stream that takes everything and counts the writes.
+    #[derive(Default)]
+    struct CountingStream {
+        writes: Arc<AtomicUsize>,
+    }
+
+    impl AsyncWrite for CountingStream {
+        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            self.writes.fetch_add(1, Ordering::Relaxed);
+            Poll::Ready(Ok(bytes.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    #[derive(Default)]
+    struct CountingWaker(AtomicUsize);
+
+    impl Wake for CountingWaker {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    fn put(queue: &SendQueue) {
+        assert!(queue.put(|frame| frame.small().extend_from_slice(b"frame")));
+    }
+
+    #[tokio::test]
+    async fn frames_of_a_turn_leave_in_one_write_and_wake_nobody() {
+        let (queue, env) = (SendQueue::default(), mem_net::env());
+        let mut stream = CountingStream::default();
+        let (writes, wakes) = (stream.writes.clone(), Arc::new(CountingWaker::default()));
+        let waker = Waker::from(wakes.clone());
+        let mut cx = Context::from_waker(&waker);
+        let mut sending = pin!(queue.send_all(&env, &mut stream, None));
+        assert!(sending.as_mut().poll(&mut cx).is_pending());
+        queue.in_turn(|| (0..3).for_each(|_| put(&queue)));
+        assert_eq!((writes.load(Ordering::Relaxed), wakes.0.load(Ordering::Relaxed)), (0, 0));
+        assert!(sending.as_mut().poll(&mut cx).is_pending());
+        assert_eq!((writes.load(Ordering::Relaxed), wakes.0.load(Ordering::Relaxed)), (1, 0));
+        put(&queue);
+        put(&queue);
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 1, "outside of a turn the sender is woken, once");
+        assert!(sending.as_mut().poll(&mut cx).is_pending());
+        assert_eq!(writes.load(Ordering::Relaxed), 2);
+        queue.close();
+        assert_eq!(wakes.0.load(Ordering::Relaxed), 2);
+        assert!(sending.as_mut().poll(&mut cx).is_ready());
     }
 }

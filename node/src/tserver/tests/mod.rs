@@ -5,6 +5,7 @@ mod copy;
 mod faults;
 mod group;
 mod heartbeats;
+mod reads_by_key;
 mod restart;
 mod scans;
 mod scrub;
