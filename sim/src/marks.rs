@@ -97,6 +97,7 @@ pub const MARKS: &[&str] = &[
     "raft: Tombstone",
     "replica: hibernated through a heartbeat",
     "replica: hibernated through an answer",
+    "replica: turn on the task of a caller",
     "rpc: call expired in the queue",
     "rpc: call queued",
     "rpc: call rejected by a stopping server",

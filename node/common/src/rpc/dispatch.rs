@@ -199,6 +199,10 @@ impl QueuedCall {
         Some(self.received.after(Duration::from_millis(millis.into())))
     }
 
+    fn bytes(&self) -> usize {
+        self.body.len() + self.sidecars.iter().map(Bytes::len).sum::<usize>()
+    }
+
     fn method(&self) -> &str {
         self.header.remote_method.as_ref().map_or("", |method| &method.method_name)
     }
@@ -268,7 +272,7 @@ impl ConnectionTurn {
     /// Returns true, and counts the call, if it begins on the connection's task.
     fn takes(&mut self, queued: &QueuedService, queued_call: &QueuedCall) -> bool {
         let takes = self.0 > 0
-            && queued_call.body.len() <= TURN_REQUEST_BYTES_MAX
+            && queued_call.bytes() <= TURN_REQUEST_BYTES_MAX
             && queued.service.begins_on_connection(queued_call.method());
         self.0 -= usize::from(takes);
         takes

@@ -10,6 +10,7 @@ mod restart;
 mod scans;
 mod scrub;
 mod sizes;
+mod turns;
 mod writes;
 
 use std::sync::Arc;

@@ -1,48 +1,17 @@
 //! Reads of one key: on the task of their connection while what they read is in memory, else on a task of their own.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 use super::faults::Faulty;
+use super::turns::{CountedTasks, counted};
 use super::*;
 use crate::hosting::maintenance::run_job;
 use engine::disk::mem::DiskOpKind;
 use engine::replica::JobKind;
-use nyala_common::env::{BoxFuture, TaskHandle, Tasks};
 use nyala_proto::kudu::ColumnPredicatePb;
 use nyala_proto::kudu::column_predicate_pb::{Equality, Predicate};
 
 const EIO: i32 = 5;
-
-/// Tasks of the real environment; counts those of calls.
-struct CountedTasks {
-    inner: Arc<dyn Tasks>,
-    calls: AtomicU64,
-}
-
-impl Tasks for CountedTasks {
-    fn spawn(&self, name: &'static str, future: BoxFuture<'static, ()>) -> Box<dyn TaskHandle> {
-        self.calls.fetch_add(u64::from(name == "rpc call"), Ordering::Relaxed);
-        self.inner.spawn(name, future)
-    }
-
-    fn run<'a>(&'a self, work: &'a mut (dyn FnMut() + Send)) -> BoxFuture<'a, ()> {
-        self.inner.run(work)
-    }
-
-    fn run_brief<'a>(&'a self, work: &'a mut (dyn FnMut() + Send)) -> BoxFuture<'a, ()> {
-        self.inner.run_brief(work)
-    }
-}
-
-/// A server that counts the tasks of its calls.
-async fn counted() -> (Fixture, Arc<CountedTasks>) {
-    let mut env = OsEnv::new(&OsOptions::default()).expect("the real world");
-    let tasks = Arc::new(CountedTasks { inner: env.tasks.clone(), calls: AtomicU64::new(0) });
-    env.tasks = tasks.clone();
-    let fixture = Fixture::in_env(env, |config| config.maintenance_interval_ms = 1 << 40).await;
-    fixture.create_tablet().await;
-    (fixture, tasks)
-}
 
 fn of_key(key: i32) -> NewScanRequestPb {
     let value = Some(Bytes::copy_from_slice(&key.to_le_bytes()));
@@ -71,7 +40,7 @@ async fn read(fixture: &Fixture, tasks: &CountedTasks, new: NewScanRequestPb) ->
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_read_takes_a_task_only_if_it_reads_files() {
-    let (mut fixture, tasks) = counted().await;
+    let (mut fixture, tasks) = counted(|_| {}).await;
     let rows: Vec<Op<'_>> = (0..100).map(|key| insert(key, "text")).collect();
     assert_eq!(fixture.write(&rows).await.per_row_errors, []);
     let (in_memory, pages, taken) = read(&fixture, &tasks, of_key(7)).await;
@@ -89,7 +58,7 @@ async fn a_read_takes_a_task_only_if_it_reads_files() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_read_sees_deltas_in_memory_in_files_and_in_the_cache() {
-    let (mut fixture, tasks) = counted().await;
+    let (mut fixture, tasks) = counted(|_| {}).await;
     assert_eq!(fixture.write(&[insert(7, "old")]).await.per_row_errors, []);
     flush(&fixture).await;
     let update = Op { v: Some(Some("new")), ..op(RowOpKind::Update, 7) };
@@ -104,7 +73,7 @@ async fn a_read_sees_deltas_in_memory_in_files_and_in_the_cache() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scans_of_more_than_a_key_leave_their_connection() {
-    let (fixture, tasks) = counted().await;
+    let (fixture, tasks) = counted(|_| {}).await;
     assert_eq!(fixture.write(&[insert(7, "text")]).await.per_row_errors, []);
     assert_eq!(read(&fixture, &tasks, new_scan(&["key"])).await.2, 1);
     let first = NewScanRequestPb { limit: Some(1), ..new_scan(&["key"]) };
