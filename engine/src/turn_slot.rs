@@ -92,6 +92,14 @@ impl<T> TurnSlot<T> {
         Poll::Pending
     }
 
+    /// Wakes the owner if it waits: it has an event.
+    pub fn wake_owner(&self) {
+        let mut content = self.content();
+        let owner = content.owner.take();
+        drop(content);
+        owner.inspect(Waker::wake_by_ref);
+    }
+
     /// Drops the value, now or at the end of its turn. The owner's wait ends.
     pub fn close(&self) {
         let mut content = self.content();

@@ -54,14 +54,15 @@ pub(super) async fn serve(
     reader.set_limit(limit);
     let connection = Arc::new(ServerConnection::new(env.clone(), shared.calls.clone()));
     ready(connection.clone());
-    let (mut from, mut to) = tokio::io::split(stream);
-    let sending = connection.send_queue.send_all(&env, &mut to, shared.config.keepalive);
+    let (mut from, to) = tokio::io::split(stream);
+    let _socket = connection.send_queue.attach(to);
+    let sending = connection.send_queue.send_all(&env, shared.config.keepalive);
     let reading = read_calls(&shared, &connection, &mut from, &mut reader, client);
     let ended = send_and_read(sending, reading).await;
     connection.finish();
     match ended {
         // The send queue is empty. Let the peer read to the end before the stream is dropped.
-        Ok(()) => drop(env.timeout(LINGER, to.shutdown()).await),
+        Ok(()) => drop(env.timeout(LINGER, connection.send_queue.shutdown()).await),
         Err(why) => tracing::info!(%remote, why, "connection dropped"),
     }
 }
