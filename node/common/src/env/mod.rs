@@ -217,8 +217,8 @@ impl Env {
         self.tasks.spawn(name, Box::pin(future))
     }
 
-    /// Runs the first step of `future` on this task, and the others, if it waits, on a task of its own: for a first step
-    /// that is shorter than a wake-up.
+    /// Runs the first step of `future` on this task, and the others, if it waits, on a task of its own. The first step
+    /// must be shorter than a wake-up.
     pub fn begin(&self, name: &'static str, future: impl Future<Output = ()> + Send + 'static) {
         let mut future: BoxFuture<'static, ()> = Box::pin(future);
         // Invariant: a pending future is polled again by its task, so no waker of this poll is needed.

@@ -13,8 +13,8 @@
 //! - A storage error fails the replica: all waiting and later callers get the error. The process continues with its
 //!   other tablets.
 //!
-//! *Not here:* the replica's logic (`engine::replica`), the turns (`event_loop.rs`, `visits.rs`), hibernation (`hibernation.rs`),
-//! the commands (`shared.rs`), the steps of calls (`op_steps.rs`).
+//! *Not here:* the replica's logic (`engine::replica`), the turns (`event_loop.rs`, `visits.rs`), hibernation
+//! (`hibernation.rs`), the commands (`shared.rs`), the steps of calls (`op_steps.rs`).
 
 mod event_loop;
 mod hibernation;
