@@ -7,7 +7,7 @@
 //!
 //! - Invariant: at most one turn runs, because the value is inside the slot or with its one user.
 //! - Invariant: an owner that found the slot empty, or that a visitor asks to wake, is woken when the value is back.
-//! - A turn that panics closes the slot, so that its owner ends and no other turn sees half of its work.
+//! - A visit without an end (its turn panicked) closes the slot: its owner ends, and no turn sees half of the work.
 //!
 //! *Not here:* the events of the owner, which the value holds; visitors that find no value, which send theirs to it.
 
@@ -39,11 +39,10 @@ impl<T> Default for TurnSlot<T> {
     }
 }
 
-/// A visitor's turn. The value returns to its slot with the end of the visit.
+/// A visitor's turn. The value returns to its slot with [`TurnVisit::end`]; without it the slot is closed.
 pub struct TurnVisit<'a, T> {
     slot: &'a TurnSlot<T>,
     value: Option<T>,
-    wakes_owner: bool,
 }
 
 impl<T> TurnSlot<T> {
@@ -54,7 +53,7 @@ impl<T> TurnSlot<T> {
     /// Begins a turn of a visitor. Returns `None` during any other turn, and after [`TurnSlot::close`].
     pub fn visit(&self) -> Option<TurnVisit<'_, T>> {
         let value = self.content().value.take()?;
-        Some(TurnVisit { slot: self, value: Some(value), wakes_owner: false })
+        Some(TurnVisit { slot: self, value: Some(value) })
     }
 
     /// Puts the value in and wakes an owner that waits for it, or that `wakes_owner` asks for.
@@ -112,9 +111,11 @@ impl<T> TurnSlot<T> {
 }
 
 impl<T> TurnVisit<'_, T> {
-    /// Wakes the owner at the end of the visit: its wait has another end now.
-    pub fn wake_owner(&mut self) {
-        self.wakes_owner = true;
+    /// Puts the value back. `wakes_owner`: the owner's wait has another end now.
+    pub fn end(mut self, wakes_owner: bool) {
+        if let Some(value) = self.value.take() {
+            self.slot.put(value, wakes_owner);
+        }
     }
 }
 
@@ -137,11 +138,8 @@ impl<T> DerefMut for TurnVisit<'_, T> {
 
 impl<T> Drop for TurnVisit<'_, T> {
     fn drop(&mut self) {
-        if std::thread::panicking() {
+        if self.value.is_some() {
             self.slot.close();
-        }
-        if let Some(value) = self.value.take() {
-            self.slot.put(value, self.wakes_owner);
         }
     }
 }
@@ -186,12 +184,14 @@ mod tests {
     #[test]
     fn a_visit_excludes_others_and_wakes_only_an_owner_that_waits_for_it() {
         let (slot, wakes) = idle();
-        *slot.visit().expect("it is idle") += 1;
+        let mut visit = slot.visit().expect("it is idle");
+        *visit += 1;
+        visit.end(false);
         assert_eq!(count(&wakes), 0);
         let visit = slot.visit().expect("it is idle");
         assert!(slot.visit().is_none());
         assert!(poll(&slot, &wakes, |_, _| Poll::Ready(())).is_pending());
-        drop(visit);
+        visit.end(false);
         assert_eq!(count(&wakes), 1);
         assert_eq!(poll(&slot, &wakes, |_, _| Poll::Ready("event")), Poll::Ready(Some((8, "event"))));
         assert!(slot.visit().is_none(), "the owner has it");
@@ -200,7 +200,7 @@ mod tests {
     #[test]
     fn a_visit_wakes_the_owner_if_it_asks_for_that() {
         let (slot, wakes) = idle();
-        slot.visit().expect("it is idle").wake_owner();
+        slot.visit().expect("it is idle").end(true);
         assert_eq!(count(&wakes), 1);
     }
 
@@ -277,7 +277,7 @@ mod loom_tests {
                 thread::spawn(move || match slot.visit() {
                     Some(mut visit) => {
                         *visit += 1;
-                        visit.wake_owner();
+                        visit.end(true);
                     }
                     None => {
                         inbox[index].store(true, Ordering::Release);

@@ -214,11 +214,11 @@ impl SendQueue {
         for _step in 0..STEPS_HERE_MAX {
             match self.poll_step(&mut socket, &mut cx) {
                 Poll::Ready(Ok(true)) => {}
-                Poll::Ready(Ok(false)) => return,
+                Poll::Ready(Ok(false)) => return socket.end(false),
                 Poll::Ready(Err(_)) | Poll::Pending => break,
             }
         }
-        socket.wake_owner();
+        socket.end(true);
     }
 
     /// Writes or flushes once. Returns false if nothing is left.

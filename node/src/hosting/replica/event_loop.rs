@@ -18,8 +18,7 @@ use engine::wal::Wal;
 use tokio::sync::{mpsc, oneshot};
 
 use super::op_steps::OpSteps;
-use super::shared::{Command, CommittedOp, MakeEvent, ReplySender, Shared, other_term, stopped};
-use super::visits::EventSender;
+use super::shared::{Command, CommittedOp, EventSender, MakeEvent, ReplySender, Shared, other_term, stopped};
 use crate::hosting::log_writer::{self, FullDeviceRetry, GroupTimes, LogLoad, LogRequest, LogWriter};
 use crate::hosting::raft_transport::RaftEventSink;
 use nyala_common::rpc::call_steps::CallSteps;

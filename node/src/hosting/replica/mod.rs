@@ -46,7 +46,7 @@ use nyala_common::rpc::call_steps::CallSteps;
 use event_loop::ReplicaLoop;
 use shared::{Command, Shared, WithReplica, stopped};
 pub use shared::{CommittedOp, OnCompleted, ReplicaConfig};
-use visits::{EventSender, LoopSlot};
+use visits::LoopSlot;
 
 /// Handle of a running replica; cheap to clone.
 #[derive(Clone)]
@@ -113,7 +113,7 @@ impl ReplicaHandle {
         shared.log_sizes.update(&wal);
         shared.metrics.opened(env.now().mono);
         let slot = Arc::new(LoopSlot::default());
-        let event_sender = EventSender::new(&slot, &inbox);
+        let event_sender = visits::event_sender(&slot, &inbox);
         let state = ReplicaLoop::new(shared.clone(), (replica, effects), wal, event_sender, commands);
         env.spawn("replica", visits::run(slot.clone(), Box::new(state)));
         ReplicaHandle { shared, inbox, slot }

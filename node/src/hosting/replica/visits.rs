@@ -13,7 +13,7 @@
 //! - A turn that may take long, that ends the replica or that follows queued commands is the loop's.
 
 use std::future::poll_fn;
-use std::sync::{Arc, Weak};
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use engine::time::Instant;
@@ -21,7 +21,7 @@ use engine::turn_slot::TurnSlot;
 use tokio::sync::mpsc;
 
 use super::event_loop::{NEVER, ReplicaLoop, TURN_MAX, TurnCost};
-use super::shared::{Command, stopped};
+use super::shared::{Command, EventSender, stopped};
 use nyala_common::mailbox::DeadlineTimer;
 
 /// State of a loop between its turns.
@@ -31,6 +31,7 @@ pub(super) type LoopSlot = TurnSlot<Box<ReplicaLoop>>;
 pub(super) fn visit(slot: &LoopSlot, command: Command) -> Option<Command> {
     let Some(mut state) = slot.visit() else { return Some(command) };
     if !state.takes_visit(&command) {
+        state.end(false);
         return Some(command);
     }
     state.shared.env.observer.mark("replica: turn on the task of a caller");
@@ -42,39 +43,17 @@ pub(super) fn visit(slot: &LoopSlot, command: Command) -> Option<Command> {
     state.try_hibernate();
     let next = state.next_wake();
     let is_late = |next: Instant| state.alarm_at.is_none_or(|alarm| next < alarm);
-    if next.is_some_and(is_late) {
-        state.is_alarm_late = true;
-        state.wake_owner();
-    }
+    let wakes_owner = next.is_some_and(is_late);
+    state.is_alarm_late = wakes_owner;
+    state.end(wakes_owner);
     None
 }
 
-/// Sender for the events of tasks that work for a loop; weak, because they must not keep it alive.
-#[derive(Clone)]
-pub(super) struct EventSender {
-    slot: Weak<LoopSlot>,
-    inbox: mpsc::WeakUnboundedSender<Command>,
-}
-
-impl EventSender {
-    pub(super) fn new(slot: &Arc<LoopSlot>, inbox: &mpsc::UnboundedSender<Command>) -> EventSender {
-        EventSender { slot: Arc::downgrade(slot), inbox: inbox.downgrade() }
-    }
-
-    /// Sends a command; a loop that ended needs none.
-    pub(super) fn queue(&self, command: Command) {
-        if let Some(inbox) = self.inbox.upgrade() {
-            let _ended = inbox.send(command);
-        }
-    }
-
-    /// Processes a command here if the replica is idle, else sends it.
-    pub(super) fn post(&self, command: Command) {
-        let Some(slot) = self.slot.upgrade() else { return };
-        if let Some(command) = visit(&slot, command) {
-            self.queue(command);
-        }
-    }
+/// Returns a sender of events to the loop of a slot.
+pub(super) fn event_sender(slot: &Arc<LoopSlot>, inbox: &mpsc::UnboundedSender<Command>) -> EventSender {
+    let slot = Arc::downgrade(slot);
+    let visit = move |command| slot.upgrade().and_then(|slot| visit(&slot, command));
+    EventSender::new(inbox.downgrade(), Arc::new(visit))
 }
 
 /// Empties the slot when the loop's task ends, also if that is aborted.
