@@ -45,4 +45,5 @@ pub mod schema;
 pub mod sync;
 pub mod tablet;
 pub mod time;
+pub mod turn_slot;
 pub mod wal;

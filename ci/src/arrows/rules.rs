@@ -112,6 +112,7 @@ pub(super) static CRATES: [CrateRules; 7] = [
             module("observer", &[]),
             module("format_level", &[]),
             module("sync", &[]),
+            module("turn_slot", &["sync"]),
             module("memory", &[]),
             module("config", &["schema"]),
             module("disk", &[]),

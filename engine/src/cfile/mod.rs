@@ -18,6 +18,7 @@
 
 pub mod bitshuffle;
 pub mod cache;
+pub mod cached_reads;
 pub mod compress;
 pub mod decoded_page;
 pub mod encoding;

@@ -5,6 +5,7 @@ use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 
 use super::cache::{CachePriority, PageCache};
+use super::cached_reads;
 use super::decoded_page::{DecodedPage, Dictionary};
 use super::encoding::{decode, decode_dictionary};
 use super::page_file::{PageFile, PageRef, index_of, stream};
@@ -94,6 +95,7 @@ impl CachedFile {
             note_page(PageBytes { cached: at.len.into(), read: 0 });
             return Ok(page);
         }
+        cached_reads::refuse()?;
         let body = self.file.read(stream, ordinal, at)?;
         note_page(PageBytes { cached: 0, read: at.len.into() });
         let (page, bytes) = decode(&body).map_err(|e| self.file.in_page(stream, ordinal, at, e))?;

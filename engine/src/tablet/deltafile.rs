@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 pub use super::delta_page::{ChangedColumns, DeltaBatch, DeltaDirection, TimeRange};
 use super::delta_page::{DeltaPage, PAGE_DELTAS_MAX};
 use crate::cfile::cache::CachePriority;
+use crate::cfile::cached_reads;
 use crate::cfile::page_file::{PageFile, PageRef, PageWriter, index_of, stream};
 use crate::cfile::reader::{CachedFile, LazyResident, ResidentRef};
 use crate::error::{Error, Result};
@@ -236,6 +237,7 @@ impl DeltaReader {
     fn index(&self) -> Result<ResidentRef<'_, DeltaIndex>> {
         self.index.get(&self.file, || {
             let (stream, at) = (index_of(self.stream()), self.meta.index);
+            cached_reads::refuse()?;
             let body = self.file.file.read(stream, 0, at)?;
             let index = DeltaIndex::decode(&body);
             let index = index.map_err(|error| self.file.file.in_page(stream, 0, at, error))?;

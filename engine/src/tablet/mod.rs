@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::cfile::cache::PageCache;
+use crate::cfile::cached_reads;
 use crate::cfile::page_file::PageFile;
 use crate::cfile::reader::PageBytes;
 use crate::config::TabletConfig;
@@ -330,6 +331,16 @@ impl Tablet {
                 return Ok(scan);
             }
         }
+    }
+
+    /// Starts a scan of few rows and reads its first block, from memory and cached pages. Returns `None` if it needs
+    /// another page; [`Tablet::scan`] reads that.
+    pub fn scan_cached(&self, spec: &ScanSpec) -> Option<Result<Scan>> {
+        cached_reads::attempt(|| {
+            let mut scan = self.scan(spec)?;
+            scan.read_ahead()?;
+            Ok(scan)
+        })
     }
 
     /// Notes the snapshot, so that observers can compute the expected result.

@@ -82,6 +82,16 @@ impl ScanSpec {
         within.is_one_key() || (first && self.limit.is_some_and(|limit| limit <= FILTERED_ROWS_MIN as u64))
     }
 
+    /// Returns true if predicates give every key column of `schema` a value. Such a scan returns at most one row.
+    pub fn names_one_key(&self, schema: &Schema) -> bool {
+        let is_given = |id| {
+            let of_column = |predicate: &&Predicate| predicate.column == id;
+            let mut given = self.predicates.iter().filter(of_column);
+            given.any(|predicate| matches!(predicate.kind, PredicateKind::Equal(_)))
+        };
+        self.diff_from.is_none() && schema.key_columns().iter().all(|column| is_given(column.id))
+    }
+
     /// Returns the oldest timestamp whose history the scan needs.
     pub(super) fn oldest(&self, snapshot: Snapshot) -> Timestamp {
         self.diff_from.unwrap_or(snapshot.before).min(snapshot.before)
@@ -106,6 +116,8 @@ pub struct Scan {
     left: u64,
     last_key: Option<Vec<u8>>,
     is_point_read: bool,
+    /// First block, or the end, if it was read before it was asked for.
+    ahead: Option<Option<RowBlock>>,
     /// Pages got since [`Scan::take_page_bytes`].
     page_bytes: PageBytes,
 }
@@ -129,7 +141,7 @@ impl Scan {
         };
         let (projection, left) = (spec.projection.clone().into(), spec.limit.unwrap_or(u64::MAX));
         let page_bytes = PageBytes::default();
-        Scan { sources, projection, snapshot, left, last_key: None, is_point_read, page_bytes }
+        Scan { sources, projection, snapshot, left, last_key: None, is_point_read, ahead: None, page_bytes }
     }
 
     /// Returns true if the scan reads only a few rows: those of one key, or the first rows of a range.
@@ -137,8 +149,17 @@ impl Scan {
         self.is_point_read
     }
 
+    /// Reads the block that [`Scan::next_block`] returns next.
+    pub(super) fn read_ahead(&mut self) -> Result<()> {
+        self.ahead = Some(self.next_block()?);
+        Ok(())
+    }
+
     /// Returns the next block, never empty; `None` at the end.
     pub fn next_block(&mut self) -> Result<Option<RowBlock>> {
+        if let Some(block) = self.ahead.take() {
+            return Ok(block);
+        }
         if self.left == 0 {
             return Ok(None);
         }

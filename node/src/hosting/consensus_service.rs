@@ -174,6 +174,11 @@ impl Service for ConsensusService {
         tablet.map(|tablet| String::from_utf8_lossy(&tablet).into_owned())
     }
 
+    /// Small updates end at once if their replicas are idle and do not sync their logs.
+    fn begins_on_connection(&self, method: &str) -> bool {
+        matches!(method, "UpdateConsensus" | "Heartbeats")
+    }
+
     fn call(self: Arc<Self>, call: Call) -> BoxFuture<'static, Reply> {
         // A call only waits for a replica's loop, so it needs no slot, and heartbeats must not wait for one.
         call.release_slot();

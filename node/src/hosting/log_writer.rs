@@ -67,8 +67,16 @@ pub(super) struct GroupTimes {
     pub(super) synced: Instant,
 }
 
+/// Load of the log task when it reports an event.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LogLoad {
+    /// No request waits, so the log task may process what the event causes.
+    Idle,
+    Busy,
+}
+
 /// Callback for the log task's events.
-pub(super) type LogCallback = Box<dyn Fn(LogEvent) + Send>;
+pub(super) type LogCallback = Box<dyn Fn(LogEvent, LogLoad) + Send>;
 
 /// Sizes of a log in bytes, as of its last change.
 #[derive(Default)]
@@ -191,8 +199,10 @@ impl LogTask {
                 None if may_write => self.retry.found_space(),
                 None => {}
             }
+            let is_idle = outcome.is_append_only() && self.inbox.is_empty();
             if let Some(result) = outcome.persisted {
-                (self.report)(LogEvent::Persisted(result, outcome.times));
+                let load = if is_idle { LogLoad::Idle } else { LogLoad::Busy };
+                (self.report)(LogEvent::Persisted(result, outcome.times), load);
             }
             // Order: the replica receives the durable operations before the work gets the log.
             let (wal, works) = (&mut self.state.wal, outcome.works);
@@ -201,7 +211,7 @@ impl LogTask {
                 self.sizes.update(&self.state.wal);
             }
             for (read, result) in outcome.reads {
-                (self.report)(LogEvent::Read(read, result));
+                (self.report)(LogEvent::Read(read, result), LogLoad::Busy);
             }
             if let Some(reply_sender) = outcome.stop {
                 // If the caller has stopped waiting, dropping the log closes it.
@@ -229,6 +239,13 @@ struct GroupOutcome {
     works: Vec<WalFn>,
     reads: Vec<(LogReadRequest, Result<Vec<ReplicateEntry>>)>,
     stop: Option<oneshot::Sender<Box<Wal>>>,
+}
+
+impl GroupOutcome {
+    /// Returns true if the group's requests have no other results to report than that the appends are durable.
+    fn is_append_only(&self) -> bool {
+        self.works.is_empty() && self.reads.is_empty() && self.stop.is_none()
+    }
 }
 
 /// Clock and metrics of a group.
@@ -363,7 +380,7 @@ mod tests {
         let wal = Wal::create(Arc::new(MemDisk::new(1)), "wal", CONFIG).expect("a log");
         let reports = Arc::new(Mutex::new(Vec::new()));
         let reported = reports.clone();
-        let report = Box::new(move |done| {
+        let report = Box::new(move |done, _| {
             if let LogEvent::Persisted(Ok(op), _) = done {
                 reported.lock().push(op.to_string());
             }
@@ -402,7 +419,7 @@ mod tests {
         let disk = MemDisk::new(1);
         let wal = Wal::create(Arc::new(disk.clone()), "wal", CONFIG).expect("a log");
         let (reported, mut reports) = mpsc::unbounded_channel();
-        let report = Box::new(move |done| drop(reported.send(done)));
+        let report = Box::new(move |done, _| drop(reported.send(done)));
         let LogWriter::Beside(works) = start(&env, wal, Arc::default(), Arc::default(), report) else {
             panic!("it has a task")
         };

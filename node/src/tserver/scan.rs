@@ -17,7 +17,7 @@ use engine::error::{Error, ErrorKind};
 use engine::ids::Uuid;
 use engine::schema::Schema;
 use engine::schema::row_block::RowBlock;
-use engine::tablet::scan::{Scan, SnapshotChoice};
+use engine::tablet::scan::{Scan, ScanSpec, SnapshotChoice};
 use engine::time::{Instant, Timestamp};
 
 use super::checksum;
@@ -95,7 +95,10 @@ pub(super) async fn scan(server: &TabletServer, call: Call) -> Reply {
     };
     let result = match (&request.new_scan_request, &request.scanner_id) {
         (Some(new), None) => begin_scan(server, &call, &request, new).await,
-        (None, Some(id)) => continue_scan(server, &call, &request, id).await,
+        (None, Some(id)) => {
+            call.leave_connection().await;
+            continue_scan(server, &call, &request, id).await
+        }
         _ => {
             let message = "a Scan call names a scanner or opens one, and not both";
             return Reply::error(RpcErrorCodePb::ErrorApplication, message);
@@ -124,6 +127,10 @@ async fn begin_scan(
         return Err(ScannerError::WrongSequence(0).into());
     }
     let began = server.env.now().mono;
+    if server.identity.access().fine_grained {
+        // The token's signature is checked.
+        call.leave_connection().await;
+    }
     let access = table_access::access(server, call, new.authz_token.as_ref()).map_err(ScanError::Rpc)?;
     let (scanner, snapshot) = open(server, call, new, request.batch_size_bytes, &access).await?;
     let mut response = ScanResponsePb { snap_timestamp: snapshot.map(|at| at.0), ..Default::default() };
@@ -222,6 +229,9 @@ async fn open(
     let columns = replica.tablet().schema();
     let asked = RequestedScan { new, access, method: call.method };
     let mut parsed = asked.parse(&columns)?;
+    if !parsed.spec.names_one_key(&columns) {
+        call.leave_connection().await;
+    }
     let small = batch_bytes.is_some_and(|bytes| (1..SMALL_BATCH_BYTES).contains(&bytes));
     parsed.spec.block_rows_max = small.then_some(SMALL_BLOCK_ROWS);
     server.env.observer.mark(match parsed.read_at {
@@ -234,7 +244,7 @@ async fn open(
     let opened = server.env.now().mono;
     call.steps.mark(CallStep::Prepared, opened);
     replica.metrics().scan_started(opened);
-    let (parsed, scan) = start(server, &replica, asked, snapshot, (parsed, columns)).await?;
+    let (parsed, scan) = start(server, Some(call), &replica, asked, snapshot, (parsed, columns)).await?;
     let ordered = parsed.spec.ordered;
     let ParsedScan { spec, projection, layout, .. } = parsed;
     let log = server.scan_log.begin(entry, call.user.clone(), &spec, projection.clone());
@@ -259,11 +269,32 @@ impl RequestedScan<'_> {
     }
 }
 
+/// Opens a scan. On the task of the call's connection it reads memory and cached pages only: another task waits for the
+/// others.
+async fn open_scan(
+    server: &TabletServer,
+    call: Option<&Call>,
+    replica: &ReplicaHandle,
+    spec: &ScanSpec,
+) -> Result<Scan, Error> {
+    if let Some(call) = call.filter(|call| call.is_on_connection()) {
+        let cached = server.env.run_brief(|| replica.tablet().scan_cached(spec)).await;
+        if let Some(opened) = cached {
+            server.env.observer.mark("scan call: read from memory and cached pages");
+            return opened;
+        }
+        server.env.observer.mark("scan call: pages read from files for one key");
+        call.leave_connection().await;
+    }
+    server.env.run_brief(|| replica.tablet().scan(spec)).await
+}
+
 /// Starts a scan that was parsed for a schema of the tablet. It is checked and parsed again if the tablet has another
 /// one since: while the scan waited for its snapshot, the name of a column may have come to mean another column, or
 /// none.
 pub(super) async fn start(
     server: &TabletServer,
+    call: Option<&Call>,
     replica: &ReplicaHandle,
     asked: RequestedScan<'_>,
     snapshot: Option<Timestamp>,
@@ -274,7 +305,7 @@ pub(super) async fn start(
         if let Some(at) = snapshot {
             parsed.spec.snapshot = SnapshotChoice::At(at);
         }
-        let opened = server.env.run_brief(|| replica.tablet().scan(&parsed.spec)).await;
+        let opened = open_scan(server, call, replica, &parsed.spec).await;
         let current = replica.tablet().schema();
         if Arc::ptr_eq(&columns, &current) {
             let scan = opened.map_err(|error| storage_failed(replica, &error))?;

@@ -84,6 +84,12 @@ impl Service for TabletServerService {
         Some(tablet_of_table(&self.0, &tablet))
     }
 
+    /// Reads of one key end at once if their pages are cached; other scans leave the connection. Small writes end at
+    /// once if their replica is idle and needs no other server and no sync.
+    fn begins_on_connection(&self, method: &str) -> bool {
+        matches!(method, "Scan" | "Write")
+    }
+
     fn call(self: Arc<Self>, call: Call) -> BoxFuture<'static, Reply> {
         dispatch(self, call)
     }

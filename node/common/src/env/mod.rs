@@ -30,6 +30,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use engine::disk::Disk;
@@ -229,6 +230,16 @@ impl Env {
         future: impl Future<Output = ()> + Send + 'static,
     ) -> Box<dyn TaskHandle> {
         self.tasks.spawn(name, Box::pin(future))
+    }
+
+    /// Runs the first step of `future` on this task, and the others, if it waits, on a task of its own. The first step
+    /// must be shorter than a wake-up.
+    pub fn begin(&self, name: &'static str, future: impl Future<Output = ()> + Send + 'static) {
+        let mut future: BoxFuture<'static, ()> = Box::pin(future);
+        // Invariant: a pending future is polled again by its task, so no waker of this poll is needed.
+        if future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            self.tasks.spawn(name, future);
+        }
     }
 
     /// Aborts tasks and waits until all have ended. A task inside a disk operation ends after that operation.

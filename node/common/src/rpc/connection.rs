@@ -1,15 +1,19 @@
 //! Server side of one connection: negotiates, then reads calls and sends replies until either side closes it.
 
+use std::future::poll_fn;
+use std::io;
 use std::net::SocketAddr;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use engine::time::Instant;
 use prost::Message;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 
-use super::dispatch::{QueuedCall, Responder, RpcShared, count, dispatch};
+use super::dispatch::{ConnectionTurn, QueuedCall, Responder, RpcShared, count, dispatch};
 use super::frame::{Frame, FrameReader, split_body};
 use super::negotiate::{
     NEGOTIATION_FRAME_BYTES_MAX, NegotiationStep, PREAMBLE, ServerNegotiation, ServerNegotiationConfig,
@@ -50,20 +54,39 @@ pub(super) async fn serve(
     reader.set_limit(limit);
     let connection = Arc::new(ServerConnection::new(env.clone(), shared.calls.clone()));
     ready(connection.clone());
-    let (mut from, mut to) = tokio::io::split(stream);
-    let sending = connection.send_queue.send_all(&env, &mut to, shared.config.keepalive);
+    let (mut from, to) = tokio::io::split(stream);
+    let _socket = connection.send_queue.attach(to);
+    let sending = connection.send_queue.send_all(&env, shared.config.keepalive);
     let reading = read_calls(&shared, &connection, &mut from, &mut reader, client);
-    let ended = tokio::select! {
-        biased;
-        sent = sending => sent.map_err(|error| error.to_string()),
-        read = reading => read,
-    };
+    let ended = send_and_read(sending, reading).await;
     connection.finish();
     match ended {
         // The send queue is empty. Let the peer read to the end before the stream is dropped.
-        Ok(()) => drop(env.timeout(LINGER, to.shutdown()).await),
+        Ok(()) => drop(env.timeout(LINGER, connection.send_queue.shutdown()).await),
         Err(why) => tracing::info!(%remote, why, "connection dropped"),
     }
+}
+
+/// Sends queued replies and reads calls until either ends.
+///
+/// Order: the sender is polled again after the reader, so that replies of the calls of this turn leave in one write,
+/// without another wake-up ([`SendQueue::in_turn`](super::send_queue::SendQueue::in_turn)).
+async fn send_and_read(
+    sending: impl Future<Output = io::Result<()>>,
+    reading: impl Future<Output = Result<(), EndReason>>,
+) -> Result<(), EndReason> {
+    let (mut sending, mut reading) = (pin!(sending), pin!(reading));
+    poll_fn(|cx| {
+        let mut send = |cx: &mut Context<'_>| sending.as_mut().poll(cx).map_err(|error| error.to_string());
+        if let Poll::Ready(sent) = send(cx) {
+            return Poll::Ready(sent);
+        }
+        match reading.as_mut().poll(cx) {
+            Poll::Ready(read) => Poll::Ready(read),
+            Poll::Pending => send(cx),
+        }
+    })
+    .await
 }
 
 /// Time for which a closing connection stays open so that the peer can read the last bytes.
@@ -235,15 +258,21 @@ async fn read_calls(
     client: ConnectedClient,
 ) -> Result<(), EndReason> {
     let mut idle = IdleTimer::new(&shared.env, shared.config.keepalive);
+    let mut turn = ConnectionTurn::new();
     loop {
         let received = shared.env.now().mono;
-        while let Some(frame) =
-            reader.next_frame().map_err(|error| protocol_error(shared, error.to_string()))?
-        {
-            let queued_call = to_queued_call(connection, frame, received, &client)
-                .map_err(|why| protocol_error(shared, why))?;
-            dispatch(shared, queued_call);
+        if !connection.send_queue.is_above(0) {
+            turn = ConnectionTurn::new();
         }
+        connection
+            .send_queue
+            .in_turn(|| {
+                while let Some(frame) = reader.next_frame().map_err(|error| error.to_string())? {
+                    dispatch(shared, &mut turn, to_queued_call(connection, frame, received, &client)?);
+                }
+                Ok(())
+            })
+            .map_err(|why| protocol_error(shared, why))?;
         connection.send_queue.at_most(shared.config.max_unsent_bytes).await;
         let read = tokio::select! {
             biased;

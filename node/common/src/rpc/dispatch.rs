@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::task::{Context, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -26,7 +27,7 @@ use super::result_tracker::{CachedReply, RequestAdmission, ResultTracker};
 use super::server_connection::{CallsInFlight, ServerConnection};
 use super::service_queue::{Admission, CallQueue, NextCall};
 use super::{Call, ConcurrencySlot, MethodInfo, Reply, RequestIdPb, RpcConfig, RpcErrorCodePb, Service};
-use crate::env::Env;
+use crate::env::{BoxFuture, Env};
 use crate::security::acl::{MethodRole, refusal_text};
 use crate::security::{PeerIdentity, ServerSecurity};
 use crate::spans::SpanContext;
@@ -198,6 +199,10 @@ impl QueuedCall {
         Some(self.received.after(Duration::from_millis(millis.into())))
     }
 
+    fn bytes(&self) -> usize {
+        self.body.len() + self.sidecars.iter().map(Bytes::len).sum::<usize>()
+    }
+
     fn method(&self) -> &str {
         self.header.remote_method.as_ref().map_or("", |method| &method.method_name)
     }
@@ -249,8 +254,33 @@ fn shutting_down() -> OutgoingReply {
     OutgoingReply::error(RpcErrorCodePb::FatalServerShuttingDown, "the server is shutting down")
 }
 
-/// Checks and admits a call; the reply is sent now or later.
-pub(super) fn dispatch(shared: &Arc<RpcShared>, queued_call: QueuedCall) {
+/// Number of calls that a connection still begins on its own task before its replies are sent.
+///
+/// A client that sends many calls at once so gets its first replies soon, and its other calls use other threads.
+pub(super) struct ConnectionTurn(usize);
+
+/// Most calls of a turn.
+pub(super) const TURN_CALLS_MAX: usize = 16;
+/// Largest request in bytes that begins on its connection's task.
+const TURN_REQUEST_BYTES_MAX: usize = 8 << 10;
+
+impl ConnectionTurn {
+    pub(super) fn new() -> ConnectionTurn {
+        ConnectionTurn(TURN_CALLS_MAX)
+    }
+
+    /// Returns true, and counts the call, if it begins on the connection's task.
+    fn takes(&mut self, queued: &QueuedService, queued_call: &QueuedCall) -> bool {
+        let takes = self.0 > 0
+            && queued_call.bytes() <= TURN_REQUEST_BYTES_MAX
+            && queued.service.begins_on_connection(queued_call.method());
+        self.0 -= usize::from(takes);
+        takes
+    }
+}
+
+/// Checks and admits a call of a connection's turn; the reply is sent now or later.
+pub(super) fn dispatch(shared: &Arc<RpcShared>, turn: &mut ConnectionTurn, queued_call: QueuedCall) {
     count(&shared.counters.calls_received);
     if shared.stopping.load(Ordering::Relaxed) {
         shared.env.observer.mark("rpc: call rejected by a stopping server");
@@ -266,6 +296,7 @@ pub(super) fn dispatch(shared: &Arc<RpcShared>, queued_call: QueuedCall) {
     }
     let admission = queued.queue().admit(queued_call.deadline(), queued_call);
     match admission {
+        Admission::Run(queued_call) if turn.takes(queued, &queued_call) => begin(shared, queued, queued_call),
         Admission::Run(queued_call) => spawn(shared, queued, queued_call),
         Admission::Queued => shared.env.observer.mark("rpc: call queued"),
         Admission::QueuedInsteadOf(queued_call) | Admission::Rejected(queued_call) => {
@@ -301,13 +332,29 @@ fn spawn(shared: &Arc<RpcShared>, queued: &Arc<QueuedService>, queued_call: Queu
     shared.env.spawn("rpc call", work(shared.clone(), queued.clone(), queued_call));
 }
 
+/// Begins a call on the task of its connection. If it waits, or leaves the connection, it continues on its own task.
+fn begin(shared: &Arc<RpcShared>, queued: &Arc<QueuedService>, queued_call: QueuedCall) {
+    let slot = Arc::new(CallSlot::new(shared, queued, true));
+    let mut call: BoxFuture<'static, ()> = Box::pin({
+        let (shared, queued, slot) = (shared.clone(), queued.clone(), slot.clone());
+        async move {
+            run(&shared, &queued, queued_call, slot.clone()).await;
+            slot.release();
+        }
+    });
+    // Invariant: a pending call is polled again by its task, so no waker of this poll is needed.
+    let polled = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    slot.on_connection.store(false, Ordering::Relaxed);
+    if polled.is_pending() {
+        shared.env.tasks.spawn("rpc call", call);
+    }
+}
+
 /// Runs a call and then, in the same slot, queued calls.
 async fn work(shared: Arc<RpcShared>, queued: Arc<QueuedService>, queued_call: QueuedCall) {
     let mut next = Some(queued_call);
     while let Some(queued_call) = next {
-        let slot =
-            CallSlot { shared: shared.clone(), queued: queued.clone(), released: AtomicBool::new(false) };
-        let slot = Arc::new(slot);
+        let slot = Arc::new(CallSlot::new(&shared, &queued, false));
         run(&shared, &queued, queued_call, slot.clone()).await;
         next = if slot.take() { queued.next(&shared) } else { None };
     }
@@ -318,9 +365,15 @@ struct CallSlot {
     shared: Arc<RpcShared>,
     queued: Arc<QueuedService>,
     released: AtomicBool,
+    on_connection: AtomicBool,
 }
 
 impl CallSlot {
+    fn new(shared: &Arc<RpcShared>, queued: &Arc<QueuedService>, on_connection: bool) -> CallSlot {
+        let (released, on_connection) = (AtomicBool::new(false), AtomicBool::new(on_connection));
+        CallSlot { shared: shared.clone(), queued: queued.clone(), released, on_connection }
+    }
+
     /// Releases the slot. Returns true the first time.
     fn take(&self) -> bool {
         !self.released.swap(true, Ordering::Relaxed)
@@ -334,6 +387,10 @@ impl ConcurrencySlot for CallSlot {
         {
             spawn(&self.shared, &self.queued, queued_call);
         }
+    }
+
+    fn is_on_connection(&self) -> bool {
+        self.on_connection.load(Ordering::Relaxed)
     }
 }
 

@@ -43,6 +43,7 @@ pub mod service_queue;
 use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -87,6 +88,14 @@ pub trait Service: Send + Sync + 'static {
         None
     }
 
+    /// Returns true if calls of a method may begin on the task of their connection, which then reads and sends nothing.
+    ///
+    /// Such a call ends in microseconds, waits for something, or calls [`Call::leave_connection`] before its work.
+    fn begins_on_connection(&self, method: &str) -> bool {
+        let _ = method;
+        false
+    }
+
     /// Runs one call and returns its reply. The future holds one of the service's [`RpcConfig::concurrency`] slots
     /// until it ends or calls [`Call::release_slot`].
     fn call(self: Arc<Self>, call: Call) -> BoxFuture<'static, Reply>;
@@ -110,6 +119,8 @@ pub struct MethodInfo {
 pub(crate) trait ConcurrencySlot: fmt::Debug + Send + Sync {
     /// Lets another queued call start. Only the first release has an effect.
     fn release(&self);
+    /// Returns true if the call runs on the task of its connection.
+    fn is_on_connection(&self) -> bool;
 }
 
 /// One call, as passed to a service.
@@ -170,6 +181,20 @@ impl Call {
         if let Some(slot) = &self.slot {
             slot.release();
         }
+    }
+
+    /// Returns true if the call runs on the task of its connection; see [`Service::begins_on_connection`].
+    pub fn is_on_connection(&self) -> bool {
+        self.slot.as_ref().is_some_and(|slot| slot.is_on_connection())
+    }
+
+    /// Continues on a task of the call's own, if the call still runs on that of its connection: before work of more
+    /// than microseconds, and before a wait for a disk.
+    pub async fn leave_connection(&self) {
+        // Nothing wakes this future: the connection polls a call once, and the task that takes it over polls it again.
+        let left =
+            |_: &mut Context<'_>| if self.is_on_connection() { Poll::Pending } else { Poll::Ready(()) };
+        std::future::poll_fn(left).await;
     }
 }
 

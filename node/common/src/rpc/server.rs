@@ -1,7 +1,8 @@
 //! RPC server: services behind a listener.
 //!
-//! Each connection is one task that reads calls and sends replies; each running call is a separate task. A protocol
-//! error on a connection closes that connection only.
+//! Each connection is one task that reads calls and sends replies. Each running call is a separate task, unless it ends
+//! at once on the task of its connection ([`Service::begins_on_connection`]). A protocol error on a connection closes
+//! that connection only.
 
 use engine::sync::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tokio::sync::Notify;
 
-use super::send_queue::{FrameWrite, SendQueue};
+use super::send_queue::{FrameSender, FrameWrite, SendQueue};
 use crate::env::Env;
 
 /// Calls of a server without a reply, on all connections.
@@ -41,8 +41,12 @@ impl ServerConnection {
     /// Queues the reply to a call. The client may reuse the call's id from now on.
     pub(super) fn reply(&self, call_id: i32, fill: impl FnOnce(&mut FrameWrite<'_>)) {
         self.last_reply.store(self.env.now().mono.0, Ordering::Relaxed);
-        self.in_flight().remove(&call_id);
-        self.send_queue.put(fill);
+        let is_only_call = {
+            let mut in_flight = self.in_flight();
+            in_flight.remove(&call_id);
+            in_flight.is_empty()
+        };
+        self.send_queue.put(FrameSender::of(is_only_call), fill);
         if self.calls.count.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.calls.all_replied.notify_waiters();
         }

@@ -9,8 +9,9 @@
 //! ```
 //!
 //! - Two connections to each server, so that a heartbeat never waits behind a megabyte of entries.
-//! - Every message is a call in its own task with a deadline. A stalled server delays only its own replies. The Raft
-//!   core bounds the number of messages in flight, because it waits for them.
+//! - Every message is a call in its own task with a deadline. Updates begin on the caller's, so that they leave in the
+//!   replica's turn. A stalled server delays only its own replies. The Raft core bounds the number of messages in
+//!   flight, because it waits for them.
 //! - Heartbeats of many tablets to one server are batched: the first is sent at once, those that follow within
 //!   [`RaftTransportConfig::heartbeat_window`] share the next call. An idle server with a thousand tablets makes a few
 //!   calls per second. An update without entries that has a waiter (it carries a commit index or asks for the safe
@@ -114,11 +115,11 @@ impl RaftTransport {
             RaftMessage::Update(request) if request.entries.is_empty() => {
                 link.send_with_heartbeats(request, event_sink)
             }
-            RaftMessage::Update(request) => drop(env.spawn("peer update", async move {
+            RaftMessage::Update(request) => env.begin("peer update", async move {
                 let sent = request.sent;
                 let result = link.update(request, span).await;
                 event_sink(RaftEvent::Updated { peer: dest, sent, result });
-            })),
+            }),
             RaftMessage::Vote(request) => drop(env.spawn("peer vote", async move {
                 let (term, is_pre_vote) = (request.term, request.is_pre_vote);
                 let result = link.vote(&request).await;
@@ -206,7 +207,7 @@ impl PeerLink {
             batch.extend(queue.waiting.drain(..more));
         }
         let link = self.clone();
-        self.env.spawn("peer heartbeat call", async move { link.call_heartbeats(batch).await });
+        self.env.begin("peer heartbeat call", async move { link.call_heartbeats(batch).await });
     }
 
     /// Sends the waiting heartbeats until the batch stays empty for one window. No call waits for the previous one.

@@ -1,4 +1,4 @@
-//! The event loop: one turn steps the replica through all waiting commands, then sends the effects.
+//! A turn of the event loop: it steps the replica through all waiting commands, then sends the effects.
 //!
 //! The outputs do not wait for each other: the replica holds back messages until the entries or metadata they depend on
 //! are durable. A separate task stores consensus metadata, so that a slow disk delays the votes and nothing else.
@@ -18,14 +18,13 @@ use engine::wal::Wal;
 use tokio::sync::{mpsc, oneshot};
 
 use super::op_steps::OpSteps;
-use super::shared::{Command, CommittedOp, MakeEvent, ReplySender, Shared, other_term, stopped};
-use crate::hosting::log_writer::{self, FullDeviceRetry, GroupTimes, LogRequest, LogWriter};
+use super::shared::{Command, CommittedOp, EventSender, MakeEvent, ReplySender, Shared, other_term, stopped};
+use crate::hosting::log_writer::{self, FullDeviceRetry, GroupTimes, LogLoad, LogRequest, LogWriter};
 use crate::hosting::raft_transport::RaftEventSink;
-use nyala_common::mailbox::DeadlineTimer;
 use nyala_common::rpc::call_steps::CallSteps;
 
 /// Largest number of commands in one turn.
-const TURN_MAX: usize = 1024;
+pub(super) const TURN_MAX: usize = 1024;
 /// Bytes of operations above which a turn runs on a thread that may block.
 const BRIEF_TURN_BYTES: usize = 64 << 10;
 
@@ -34,7 +33,7 @@ const FOLLOWER_TICK_DIVISOR: u32 = 10;
 
 /// Expected duration of a turn, which decides where it runs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum TurnCost {
+pub(super) enum TurnCost {
     /// Microseconds: no operations, or small ones on a tablet that is all in memory.
     Light,
     /// Small operations on a tablet with DiskRowSets: their filters and indexes are mostly in memory.
@@ -43,19 +42,24 @@ enum TurnCost {
 }
 
 pub(super) struct ReplicaLoop {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     replica: Replica,
     log: LogWriter,
     /// Next attempt of a log that this loop writes itself.
-    retry: FullDeviceRetry,
-    inbox: mpsc::UnboundedReceiver<Command>,
-    /// Sender for the events of tasks that work for this loop; weak, because they must not keep it alive.
-    event_sender: mpsc::WeakUnboundedSender<Command>,
+    pub(super) retry: FullDeviceRetry,
+    pub(super) inbox: mpsc::UnboundedReceiver<Command>,
+    /// Sender for the events of tasks that work for this loop.
+    event_sender: EventSender,
     /// Callback for the results of messages.
     event_sink: RaftEventSink,
-    alarm: DeadlineTimer,
+    /// Time at which the loop's task runs without a command.
+    pub(super) alarm_at: Option<Instant>,
+    /// True if a visitor has left an earlier deadline than `alarm_at`.
+    pub(super) is_alarm_late: bool,
+    /// Buffer for the command of a visitor.
+    pub(super) visit_buffer: Vec<Command>,
     /// Callers whose operations are in flight, by ticket, and the reservations for these operations.
-    proposals: BTreeMap<u64, (ReplySender, Option<Reservation>)>,
+    pub(super) proposals: BTreeMap<u64, (ReplySender, Option<Reservation>)>,
     /// Reservations for leaders' operations up to an index.
     entry_reservations: VecDeque<(u64, Reservation)>,
     reply_senders: BTreeMap<u64, oneshot::Sender<RaftReply>>,
@@ -67,9 +71,9 @@ pub(super) struct ReplicaLoop {
     queued_events: Vec<(ClockReading, raft::RaftEvent)>,
     meta: MetaStore,
     /// Receiver of the replica after the loop ends. While set, no more work is accepted.
-    stopping: Option<oneshot::Sender<Replica>>,
+    pub(super) stopping: Option<oneshot::Sender<Replica>>,
     /// Bytes of operations received from leaders that may not be applied yet.
-    received_bytes: usize,
+    pub(super) received_bytes: usize,
 }
 
 /// Storage of consensus metadata, one version at a time.
@@ -85,10 +89,9 @@ impl ReplicaLoop {
         shared: Arc<Shared>,
         (replica, effects): (Replica, ReplicaEffects),
         wal: Wal,
-        inbox: &mpsc::UnboundedSender<Command>,
+        event_sender: EventSender,
         commands: mpsc::UnboundedReceiver<Command>,
     ) -> ReplicaLoop {
-        let event_sender = inbox.downgrade();
         let log = if shared.config.log_sync {
             let event_sender = event_sender.clone();
             log_writer::start(
@@ -96,7 +99,10 @@ impl ReplicaLoop {
                 wal,
                 shared.log_sizes.clone(),
                 shared.metrics.clone(),
-                Box::new(move |done| tell(&event_sender, done.into())),
+                Box::new(move |done, load| match load {
+                    LogLoad::Idle => event_sender.post(done.into()),
+                    LogLoad::Busy => event_sender.queue(done.into()),
+                }),
             )
         } else {
             LogWriter::Here(Box::new(wal))
@@ -104,7 +110,7 @@ impl ReplicaLoop {
         let event_sink: RaftEventSink = {
             let (event_sender, shared) = (event_sender.clone(), shared.clone());
             Arc::new(move |event| match shared.hibernation.queue_event(event, || shared.env.now()) {
-                Some(event) => tell(&event_sender, Command::Event(event)),
+                Some(event) => event_sender.post(Command::Event(event)),
                 None => shared.env.observer.mark("replica: hibernated through an answer"),
             })
         };
@@ -117,7 +123,9 @@ impl ReplicaLoop {
             inbox: commands,
             event_sender,
             event_sink,
-            alarm: DeadlineTimer::default(),
+            alarm_at: None,
+            is_alarm_late: false,
+            visit_buffer: Vec::new(),
             proposals: BTreeMap::new(),
             entry_reservations: VecDeque::new(),
             reply_senders: BTreeMap::new(),
@@ -130,42 +138,10 @@ impl ReplicaLoop {
         }
     }
 
-    pub(super) async fn run(mut self) {
-        let mut commands = Vec::new();
-        // Effects of the start.
-        self.turn(&mut commands);
-        self.deliver();
-        loop {
-            let deadline = Some(self.deadline()).filter(|deadline| *deadline < NEVER);
-            let deadline = deadline.into_iter().chain(self.retry.at()).min();
-            self.try_hibernate();
-            let received = self.inbox.recv_many(&mut commands, TURN_MAX);
-            if self.alarm.until(&self.shared.env, deadline, received).await == Some(0) {
-                return;
-            }
-            let env = self.shared.env.clone();
-            match self.turn_cost(&commands) {
-                TurnCost::Light => self.turn(&mut commands),
-                TurnCost::Brief => env.run_brief(|| self.turn(&mut commands)).await,
-                TurnCost::Heavy => env.run(|| self.turn(&mut commands)).await,
-            }
-            self.deliver();
-            if let Some(error) = self.shared.failure() {
-                self.refuse(&error);
-            }
-            if self.stopping.is_some() && !self.can_finish_alone() {
-                self.refuse(&stopped());
-            }
-            if self.stopping.is_some() && self.proposals.is_empty() {
-                return self.close().await;
-            }
-        }
-    }
-
     /// Returns the time of the next tick. Ticks of a server's replicas are rounded to common times, so that many
     /// tablets wake it no more often than one. Leaders round up, because their heartbeats are batched anyway. Followers
     /// round down, then tick again at the election timeout, unless a heartbeat has moved it, as nearly always.
-    fn deadline(&self) -> Instant {
+    pub(super) fn deadline(&self) -> Instant {
         let deadline = self.replica.deadline();
         let window = self.shared.config.peers.heartbeat_window();
         if self.replica.is_leader() {
@@ -176,7 +152,7 @@ impl ReplicaLoop {
     }
 
     /// Hibernates: heartbeats that say nothing new are answered without a turn.
-    fn try_hibernate(&self) {
+    pub(super) fn try_hibernate(&self) {
         let takes_part =
             self.stopping.is_none() && self.shared.failure().is_none() && self.retry.at().is_none();
         self.shared.hibernation.begin(self.replica.hibernation().filter(|_| takes_part));
@@ -193,13 +169,14 @@ impl ReplicaLoop {
     }
 
     /// Returns true if the proposals in flight can finish without other members.
-    fn can_finish_alone(&self) -> bool {
+    pub(super) fn can_finish_alone(&self) -> bool {
         let status = self.shared.status();
         status.role == Role::Leader && status.active_config().voter_count() == 1
     }
 
-    /// Estimates the cost of a turn of these commands.
-    fn turn_cost(&mut self, commands: &[Command]) -> TurnCost {
+    /// Estimates the cost of a turn of these commands. Returns it with the bytes that leaders sent and that may not be
+    /// applied before the turn.
+    pub(super) fn turn_cost(&self, commands: &[Command]) -> (TurnCost, usize) {
         let (mut proposed, mut received, mut heavy) = (0, 0, false);
         for command in commands {
             match command {
@@ -215,20 +192,21 @@ impl ReplicaLoop {
         }
         let idle = self.replica.last_op() == self.replica.last_applied();
         // Uncommitted operations of leaders, and proposals of this replica, may be applied in this turn.
-        self.received_bytes = received + if idle { 0 } else { self.received_bytes };
+        let unapplied = received + if idle { 0 } else { self.received_bytes };
         if idle && proposed + received == 0 {
-            return if heavy { TurnCost::Heavy } else { TurnCost::Light };
+            return (if heavy { TurnCost::Heavy } else { TurnCost::Light }, unapplied);
         }
         let pending = self.shared.pending_bytes.load(Ordering::Relaxed).max(proposed);
-        match pending + self.received_bytes <= BRIEF_TURN_BYTES {
+        let cost = match pending + unapplied <= BRIEF_TURN_BYTES {
             true if !heavy && self.replica.tablet().state().disk.is_empty() => TurnCost::Light,
             true if !heavy => TurnCost::Brief,
             _ => TurnCost::Heavy,
-        }
+        };
+        (cost, unapplied)
     }
 
     /// Steps the replica through `commands` and starts the effects.
-    fn turn(&mut self, commands: &mut Vec<Command>) {
+    pub(super) fn turn(&mut self, commands: &mut Vec<Command>) {
         self.wake();
         for command in commands.drain(..) {
             self.check(|this| this.command(command));
@@ -382,7 +360,7 @@ impl ReplicaLoop {
             (self.shared.clone(), self.replica.data_disk().clone(), self.event_sender.clone());
         self.shared.env.spawn("consensus metadata", async move {
             let stored = shared.store_meta(&*disk, &meta).await;
-            tell(&event_sender, Command::MetaStored(number, stored));
+            event_sender.post(Command::MetaStored(number, stored));
         });
     }
 
@@ -493,7 +471,7 @@ impl ReplicaLoop {
     }
 
     /// Replies to the callers of finished operations, and wakes the tasks that wait for progress.
-    fn deliver(&mut self) {
+    pub(super) fn deliver(&mut self) {
         self.emit_notes();
         self.op_steps.applied(|| self.shared.env.now().mono);
         for (request, timestamp, result) in self.effects.completed.drain(..) {
@@ -528,7 +506,7 @@ impl ReplicaLoop {
     }
 
     /// Rejects all waiting callers with `error`.
-    fn refuse(&mut self, error: &Error) {
+    pub(super) fn refuse(&mut self, error: &Error) {
         for (_, (reply_sender, _)) in std::mem::take(&mut self.proposals) {
             let _gone = reply_sender.send(Err(error.clone()));
         }
@@ -537,7 +515,7 @@ impl ReplicaLoop {
     }
 
     /// Closes the log with all its entries and returns the replica to the caller of `stop`.
-    async fn close(mut self) {
+    pub(super) async fn close(mut self: Box<Self>) {
         self.reply_senders.clear();
         self.finish_meta().await;
         let mut writes = std::mem::take(&mut self.effects.log);
@@ -579,14 +557,7 @@ impl ReplicaLoop {
 }
 
 /// Deadline of a replica that waits for nothing.
-const NEVER: Instant = Instant(u64::MAX);
-
-/// Sends a command; a loop that ended needs none.
-fn tell(event_sender: &mpsc::WeakUnboundedSender<Command>, command: Command) {
-    if let Some(inbox) = event_sender.upgrade() {
-        let _ended = inbox.send(command);
-    }
-}
+pub(super) const NEVER: Instant = Instant(u64::MAX);
 
 impl From<log_writer::LogEvent> for Command {
     fn from(done: log_writer::LogEvent) -> Command {

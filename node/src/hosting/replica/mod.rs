@@ -9,16 +9,18 @@
 //! ```
 //!
 //! - One turn takes all commands from the inbox, so that the log is written and synced for many operations at once.
+//! - While the replica is idle, a small command gets its turn on the task of its caller (`visits.rs`).
 //! - A storage error fails the replica: all waiting and later callers get the error. The process continues with its
 //!   other tablets.
 //!
-//! *Not here:* the replica's logic (`engine::replica`), the turns (`event_loop.rs`), hibernation (`hibernation.rs`),
-//! the commands (`shared.rs`), the steps of calls (`op_steps.rs`).
+//! *Not here:* the replica's logic (`engine::replica`), the turns (`event_loop.rs`, `visits.rs`), hibernation
+//! (`hibernation.rs`), the commands (`shared.rs`), the steps of calls (`op_steps.rs`).
 
 mod event_loop;
 mod hibernation;
 mod op_steps;
 mod shared;
+mod visits;
 
 use engine::sync::Mutex;
 use std::sync::Arc;
@@ -41,14 +43,17 @@ use crate::server_clock::ServerClock;
 use nyala_common::env::Env;
 use nyala_common::rpc::call_steps::CallSteps;
 
+use event_loop::ReplicaLoop;
 use shared::{Command, Shared, WithReplica, stopped};
 pub use shared::{CommittedOp, OnCompleted, ReplicaConfig};
+use visits::LoopSlot;
 
 /// Handle of a running replica; cheap to clone.
 #[derive(Clone)]
 pub struct ReplicaHandle {
     shared: Arc<Shared>,
     inbox: mpsc::UnboundedSender<Command>,
+    slot: Arc<LoopSlot>,
 }
 
 /// A leader's message that the replica has received.
@@ -107,10 +112,11 @@ impl ReplicaHandle {
         });
         shared.log_sizes.update(&wal);
         shared.metrics.opened(env.now().mono);
-        let event_loop_state =
-            event_loop::ReplicaLoop::new(shared.clone(), (replica, effects), wal, &inbox, commands);
-        env.spawn("replica", event_loop_state.run());
-        ReplicaHandle { shared, inbox }
+        let slot = Arc::new(LoopSlot::default());
+        let event_sender = visits::event_sender(&slot, &inbox);
+        let state = ReplicaLoop::new(shared.clone(), (replica, effects), wal, event_sender, commands);
+        env.spawn("replica", visits::run(slot.clone(), Box::new(state)));
+        ReplicaHandle { shared, inbox, slot }
     }
 
     pub fn tablet(&self) -> &Arc<Tablet> {
@@ -262,7 +268,7 @@ impl ReplicaHandle {
         }
         let (reply_sender, reply_receiver) = oneshot::channel();
         let command = Command::Propose { op, request, term, reservation, steps, bytes, reply_sender };
-        self.inbox.send(command).map_err(|_| self.stopped_error())?;
+        self.post(command)?;
         reply_receiver.await.map_err(|_| self.stopped_error())?
     }
 
@@ -358,7 +364,7 @@ impl ReplicaHandle {
     ) -> Result<oneshot::Receiver<RaftReply>> {
         let (reply_sender, reply_receiver) = oneshot::channel();
         let command = Command::Ask { event: Box::new(event), bytes, reply_sender, reservation, steps };
-        self.inbox.send(command).map_err(|_| self.stopped_error())?;
+        self.post(command)?;
         Ok(reply_receiver)
     }
 
@@ -370,7 +376,7 @@ impl ReplicaHandle {
         let _reader = self.shared.hibernation.reader();
         if !met() {
             // A loop that ended cannot advance safe time; the wait ends at its deadline.
-            let _ended = self.inbox.send(Command::WantSnapshot(before));
+            let _ended = self.post(Command::WantSnapshot(before));
         }
         self.wait(met, deadline, || format!("the tablet did not reach the timestamp {before} in time")).await
     }
@@ -437,6 +443,14 @@ impl ReplicaHandle {
     pub fn fail(&self, error: &Error) {
         self.shared.fail(error);
         let _ended = self.inbox.send(Command::Failed);
+    }
+
+    /// Processes a command on this task if the replica is idle and the command is small, else sends it to the loop.
+    fn post(&self, command: Command) -> Result<()> {
+        match visits::visit(&self.slot, command) {
+            Some(command) => self.inbox.send(command).map_err(|_| self.stopped_error()),
+            None => Ok(()),
+        }
     }
 
     /// Returns the error for a command that got no reply.

@@ -13,7 +13,7 @@ use engine::raft::{self, ConsensusMeta, RaftReply, RaftStatus};
 use engine::replica::{Op, OpResult, Replica, ReplicaEffects, RequestId, consensus_meta_store};
 use engine::tablet::Tablet;
 use engine::time::Timestamp;
-use tokio::sync::{Notify, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::hibernation::HibernationSlot;
 use crate::hosting::log_writer;
@@ -118,6 +118,36 @@ pub(super) enum Command {
     With(WithReplica),
     WithWal(log_writer::WalFn),
     Stop(oneshot::Sender<Replica>),
+}
+
+/// Runs a turn with a command if the loop is idle, or returns the command for the inbox.
+pub(super) type VisitFn = Arc<dyn Fn(Command) -> Option<Command> + Send + Sync>;
+
+/// Sender for the events of tasks that work for a loop; weak, because they must not keep it alive.
+#[derive(Clone)]
+pub(super) struct EventSender {
+    inbox: mpsc::WeakUnboundedSender<Command>,
+    visit: VisitFn,
+}
+
+impl EventSender {
+    pub(super) fn new(inbox: mpsc::WeakUnboundedSender<Command>, visit: VisitFn) -> EventSender {
+        EventSender { inbox, visit }
+    }
+
+    /// Sends a command; a loop that ended needs none.
+    pub(super) fn queue(&self, command: Command) {
+        if let Some(inbox) = self.inbox.upgrade() {
+            let _ended = inbox.send(command);
+        }
+    }
+
+    /// Processes a command here if the replica is idle, else sends it.
+    pub(super) fn post(&self, command: Command) {
+        if let Some(command) = (self.visit)(command) {
+            self.queue(command);
+        }
+    }
 }
 
 /// Pause between attempts to store consensus metadata on a full device.

@@ -5,10 +5,12 @@ mod copy;
 mod faults;
 mod group;
 mod heartbeats;
+mod reads_by_key;
 mod restart;
 mod scans;
 mod scrub;
 mod sizes;
+mod turns;
 mod writes;
 
 use std::sync::Arc;

@@ -92,7 +92,7 @@ async fn a_scan_reads_the_columns_that_its_tablet_has_after_the_wait_for_its_sna
     let row = Op { n: Some(Some(9)), ..insert(4, "four") };
     let written: WriteResponsePb = fixture.client("Write", &write_request(&altered, &[row])).await;
     assert_eq!((written.error, written.per_row_errors), (None, vec![]));
-    let (_, mut scan) = scan::start(server, &replica, requested(&replaced), None, of_replaced)
+    let (_, mut scan) = scan::start(server, None, &replica, requested(&replaced), None, of_replaced)
         .await
         .expect("n is there again");
     let mut values = Vec::new();
@@ -101,7 +101,7 @@ async fn a_scan_reads_the_columns_that_its_tablet_has_after_the_wait_for_its_sna
     }
     values.sort();
     assert_eq!(values, [None, None, None, Some(9_i64.to_le_bytes().to_vec())]);
-    let refused = scan::start(server, &replica, requested(&dropped), None, of_dropped).await.err();
+    let refused = scan::start(server, None, &replica, requested(&dropped), None, of_dropped).await.err();
     assert!(matches!(refused, Some(scan::ScanError::Tablet(_))), "{refused:?}");
     // The right to read the column that was dropped is no right to read the one that has its name now.
     let may_read = |ids: &[i32]| {
@@ -111,7 +111,7 @@ async fn a_scan_reads_the_columns_that_its_tablet_has_after_the_wait_for_its_sna
     };
     for (ids, allowed) in [([0, 2], false), ([0, 4], true)] {
         let asked = scan::RequestedScan { access: &may_read(&ids), ..requested(&replaced) };
-        let started = scan::start(server, &replica, asked, None, renamed.clone()).await;
+        let started = scan::start(server, None, &replica, asked, None, renamed.clone()).await;
         assert_eq!(started.is_ok(), allowed, "{ids:?}");
     }
 }

@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use super::super::call_spans::{self, OutgoingCall};
 use super::super::frame::{self, Frame, FrameReader, split_body};
 use super::super::negotiate::{ClientNegotiation, NegotiationStep};
-use super::super::send_queue::SendQueue;
+use super::super::send_queue::{FrameSender, SendQueue};
 use super::super::{RequestIdPb, RpcErrorCodePb};
 use crate::env::{Env, Stream};
 use crate::security::RpcCaller;
@@ -265,7 +265,7 @@ impl ClientConnection {
         header.sidecar_offsets = frame::sidecar_offsets(message_bytes, &sidecars)
             .ok_or_else(|| RpcError::network("the call does not fit into a frame", false))?;
         let body_bytes = message_bytes + sidecars.iter().map(Bytes::len).sum::<usize>();
-        {
+        let sender = {
             let mut calls = self.calls();
             if let Some(why) = &calls.end_reason {
                 return Err(RpcError::network(why, false));
@@ -276,8 +276,9 @@ impl ClientConnection {
                 calls.silent_since = self.env.now().mono;
             }
             calls.waiting.insert(header.call_id, reply);
-        }
-        self.send_queue.put(|put| {
+            FrameSender::of(calls.waiting.len() == 1)
+        };
+        self.send_queue.put(sender, |put| {
             frame::put_head(&header, body_bytes, put.small());
             request.encode(put.small()).expect("encoding into a growing buffer does not fail");
             sidecars.into_iter().for_each(|sidecar| put.part(sidecar));
@@ -444,8 +445,9 @@ async fn read_frame(
 /// Runs the connection's task: sends queued calls and delivers responses until the connection ends.
 async fn run(connection: Arc<ClientConnection>, stream: Stream, mut reader: FrameReader, addr: SocketAddr) {
     let env = connection.env.clone();
-    let (mut from, mut to) = tokio::io::split(stream);
-    let sending = connection.send_queue.send_all(&env, &mut to, None);
+    let (mut from, to) = tokio::io::split(stream);
+    let _socket = connection.send_queue.attach(to);
+    let sending = connection.send_queue.send_all(&env, None);
     let reading = async {
         loop {
             let frame = read_frame(&mut from, &mut reader).await?;

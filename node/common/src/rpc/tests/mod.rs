@@ -4,6 +4,7 @@ mod calls;
 mod hostile;
 mod spans;
 mod tls;
+mod turns;
 
 use engine::sync::Mutex;
 use std::net::SocketAddr;
@@ -96,8 +97,15 @@ impl Service for Echo {
         }
     }
 
+    fn begins_on_connection(&self, method: &str) -> bool {
+        matches!(method, "Echo" | "Hold" | "Sidecars" | "Forbidden")
+    }
+
     fn call(self: Arc<Self>, call: Call) -> BoxFuture<'static, Reply> {
         Box::pin(async move {
+            if call.method == "Sidecars" {
+                call.leave_connection().await;
+            }
             let text: String = match call.decode() {
                 Ok(text) => text,
                 Err(reply) => return reply,
