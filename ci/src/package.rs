@@ -41,7 +41,10 @@ fn build(root: &Path) -> Result<PathBuf> {
     let words = ["build", "--quiet", "--release", "--package", "node", "--package", "nyala-sql"];
     cargo(root, &[&words, tools::kerberos_feature()].concat())?;
     // Apart: the clients of object stores turn on features of libraries that servers have without them.
-    cargo(root, &["build", "--quiet", "--release", "--package", "nyala-backup-cloud", "--features", "kerberos"])?;
+    cargo(
+        root,
+        &["build", "--quiet", "--release", "--package", "nyala-backup-cloud", "--features", "kerberos"],
+    )?;
     let target = target_dir()?;
     let program = target.join("release/nyala");
     let parts = target.join("release/package");

@@ -6,10 +6,10 @@ use arrow_array::{ArrayRef, RecordBatch};
 use arrow_ord::ord::{DynComparator, make_comparator};
 use arrow_schema::SortOptions;
 use engine::error::{Error, Result};
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
 use parquet::file::reader::ChunkReader;
 
 use super::manifest::PartEntry;
+use super::part_reader::open_rows;
 use super::store::{BackupStore, StoredBackup};
 
 /// Rows decoded at a time.
@@ -34,8 +34,8 @@ fn undecodable(error: impl std::fmt::Display) -> Error {
     Error::corrupt(format!("rows that cannot be decoded: {error}"))
 }
 
-fn verify_part(file: impl ChunkReader + 'static, part: &PartEntry, keys: usize) -> Result<()> {
-    let reader = ParquetRecordBatchReaderBuilder::try_new(file).map_err(undecodable)?;
+fn verify_part(file: impl ChunkReader + Clone + 'static, part: &PartEntry, keys: usize) -> Result<()> {
+    let reader = open_rows(file)?;
     let reader = reader.with_batch_size(BATCH_ROWS).build().map_err(undecodable)?;
     let mut rows = 0;
     let mut last: Option<RecordBatch> = None;

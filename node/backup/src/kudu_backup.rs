@@ -240,7 +240,14 @@ mod tests {
         let ranges = manifest.ranges().expect("ranges");
         let ranges: Vec<String> = ranges.iter().map(|range| partition.show_range(&schema, range)).collect();
         let text = format!("{}{}\n{:?}", columns.collect::<String>(), ranges.join("\n"), manifest.tablets);
-        insta::assert_snapshot!(text, @"");
+        insta::assert_snapshot!(text, @r#"
+        day INT32 NOT NULL #0 Auto Default None
+        p DECIMAL(18, 2) NULLABLE #4 BitShuffle Lz4 Some([150, 0, 0, 0, 0, 0, 0, 0])
+        b BINARY NOT NULL #2 Auto Default Some([0, 255])
+        PARTITION VALUES < 0
+        PARTITION 0 <= VALUES < 10
+        ["a1", "a2"]
+        "#);
         assert!(manifest.is_full() && manifest.replicas == 3 && manifest.owner == "ann");
     }
 
@@ -255,7 +262,13 @@ mod tests {
             with("\"p\":4", "\"q\":4"),
             with("\"toMs\":\"1700000000000\"", "\"toMs\":\"soon\""),
         ];
-        insta::assert_snapshot!(found.join("\n"), @"");
+        insta::assert_snapshot!(found.join("\n"), @r#"
+        version 2 of the layout is newer than 1
+        data format "orc"; parquet can be read
+        not Kudu's metadata: column day: the type "INT33"
+        not Kudu's metadata: column p has no id
+        not Kudu's metadata: the time "soon"
+        "#);
     }
 
     #[test]

@@ -3,41 +3,29 @@
 //! Columns are found by id, so that renamed ones keep their values and dropped ones stay away. Rows of tablets that
 //! the last backup does not know are skipped: their range was dropped.
 
-use std::sync::Arc;
-
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int8Type;
 use arrow_array::{BooleanArray, RecordBatch};
-use arrow_schema::{DataType, Field, FieldRef, Schema as ArrowSchema, TimeUnit};
+use arrow_schema::{Field, Schema as ArrowSchema};
 use arrow_select::filter::filter_record_batch;
 use engine::error::{Error, Result};
 use engine::schema::row_ops::RowOpKind;
 use engine::schema::{ColumnSchema, Schema};
-use parquet::arrow::arrow_reader::{ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
 
-use super::files::InputFile;
 use super::kudu_backup::KeptRows;
 use super::manifest::{Manifest, PartEntry, time_text};
+use super::part_reader::{open_rows, unreadable};
 use super::plan::{plan, state_before};
 use super::restore_progress::RestoreProgress;
+pub use super::restore_target::RestoreTarget;
+use super::restore_target::TargetTable;
 use super::store::{BackupStore, StoreListing, StoredBackup};
 use nyala_client::rows::TableWriter;
 use nyala_client::tables::AlterStep;
-use nyala_client::{Client, CreateTable, Table};
+use nyala_client::{Client, Table};
 
 /// Rows read at a time.
 const BATCH_ROWS: usize = 4096;
-
-/// Table that a restore writes to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum RestoreTarget {
-    /// A new table, which has another name until it is complete.
-    New,
-    /// The incomplete table of a restore that failed.
-    Resumed,
-    /// A table that exists. Its rows with other keys stay.
-    Existing,
-}
 
 /// Restore to carry out.
 #[derive(Debug, Clone)]
@@ -77,7 +65,8 @@ pub async fn restore(
     let last = &chain.last().expect("a chain has a full backup").manifest;
     let name = request.name.as_ref().unwrap_or(&request.table);
     let partial = format!("{name}.restoring-{}", last.to_ms);
-    let target = Target { client, request, last, name, partial: &partial };
+    let (kind, replicas) = (request.target, request.replicas);
+    let target = TargetTable { client, kind, replicas, last, name, partial: &partial };
     target.check_names().await?;
     for backup in &chain {
         let verified = client.env().run(|| store.verify(backup)).await;
@@ -105,113 +94,6 @@ pub async fn restore(
     Ok(outcome)
 }
 
-/// Table to write to, by the request.
-struct Target<'a> {
-    client: &'a Client,
-    request: &'a RestoreRequest,
-    last: &'a Manifest,
-    name: &'a str,
-    /// Name of the table while it is incomplete.
-    partial: &'a str,
-}
-
-impl Target<'_> {
-    /// Refuses a request whose tables exist or are missing.
-    async fn check_names(&self) -> Result<()> {
-        let tables = self.client.list_tables(Some(self.name)).await?;
-        let has = |name: &str| tables.iter().any(|table| table.name == name);
-        let (name, partial) = (self.name, self.partial);
-        match self.request.target {
-            RestoreTarget::Existing if !has(name) => Err(Error::not_found(format!(
-                "no table {name} to restore into; without --into-existing a new one is created"
-            ))),
-            RestoreTarget::Existing => Ok(()),
-            _ if has(name) => Err(Error::already_present(format!(
-                "table {name} exists; restore under another name with --as, or write to it with --into-existing"
-            ))),
-            RestoreTarget::Resumed if !has(partial) => {
-                let begun = format!("{name}.restoring-");
-                let others = tables.iter().filter_map(|table| table.name.strip_prefix(&begun)?.parse().ok());
-                let hint = match others.map(|ms: u64| time_text(ms)).next() {
-                    Some(time) => format!("; --until {time} resumes another one"),
-                    None => String::new(),
-                };
-                Err(Error::not_found(format!("no table {partial}, so there is no restore to resume{hint}")))
-            }
-            RestoreTarget::New if has(partial) => {
-                Err(self.failed(Error::already_present("an earlier restore did not end")))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    async fn open(&self) -> Result<Table> {
-        match self.request.target {
-            RestoreTarget::New => {
-                let create = definition(self.last, self.partial, self.request.replicas)?;
-                self.client.create_table(&create).await.map_err(|error| self.failed(error))
-            }
-            RestoreTarget::Resumed => self.open_existing(self.partial).await,
-            RestoreTarget::Existing => self.open_existing(self.name).await,
-        }
-    }
-
-    /// Opens a table, whose columns must take the backup's rows.
-    async fn open_existing(&self, name: &str) -> Result<Table> {
-        let table = self.client.open_table(name).await?;
-        check_columns(&self.last.schema()?, table.schema())
-            .map_err(|error| error.context(format_args!("table {name}")))?;
-        Ok(table)
-    }
-
-    /// Adds what is left to an error.
-    fn failed(&self, error: Error) -> Error {
-        match self.request.target {
-            RestoreTarget::Existing => error.context(format!(
-                "table {}, some rows of which may be restored; run the restore again",
-                self.name
-            )),
-            _ => error.context(format!(
-                "table {}, the incomplete restore, which you can complete with --resume or drop",
-                self.partial
-            )),
-        }
-    }
-}
-
-/// Refuses a table that cannot take rows of a backup: other key columns, a column that is missing or of another type,
-/// one more column that needs a value.
-fn check_columns(backup: &Schema, table: &Schema) -> Result<()> {
-    let (of_backup, of_table) = (backup.columns(), table.columns());
-    let keys = |schema: &Schema| -> Vec<String> {
-        let columns = schema.columns().iter().take(schema.num_key_columns());
-        columns.map(|column| column.name.clone()).collect()
-    };
-    if keys(backup) != keys(table) {
-        return Err(Error::invalid("its primary key is not that of the backup"));
-    }
-    for column in of_backup {
-        let found = of_table.iter().find(|found| found.name == column.name);
-        let found = found.ok_or_else(|| Error::invalid(format!("it has no column {}", column.name)))?;
-        if (found.ty, found.attributes) != (column.ty, column.attributes) {
-            let (is, was) = (found.type_name(), column.type_name());
-            return Err(Error::invalid(format!("column {} is {is}, and {was} in the backup", column.name)));
-        }
-        if column.nullable && !found.nullable {
-            return Err(Error::invalid(format!("column {} is NOT NULL, unlike in the backup", column.name)));
-        }
-    }
-    let is_new = |column: &&ColumnSchema| of_backup.iter().all(|known| known.name != column.name);
-    let needs_value = |column: &&ColumnSchema| !column.nullable && column.write_default.is_none();
-    match of_table.iter().filter(is_new).find(needs_value) {
-        Some(column) => Err(Error::invalid(format!(
-            "column {} is not in the backup, NOT NULL and without a default",
-            column.name
-        ))),
-        None => Ok(()),
-    }
-}
-
 /// Adds the newest earlier state to the error of a damaged backup.
 fn with_earlier_state(error: Error, listing: &StoreListing, backup: &StoredBackup) -> Error {
     let hint = match state_before(listing, backup) {
@@ -231,20 +113,6 @@ fn altered_defaults(schema: &Schema) -> Vec<AlterStep> {
         default: column.write_default.clone(),
     };
     altered.map(step).collect()
-}
-
-fn definition(manifest: &Manifest, name: &str, replicas: Option<i32>) -> Result<CreateTable> {
-    let schema = manifest.schema()?;
-    let partition = manifest.partition_schema(&schema)?;
-    let ranges = if partition.range_columns.is_empty() { Vec::new() } else { manifest.ranges()? };
-    let mut create = CreateTable::new(name, schema);
-    create.partition = partition;
-    create.ranges = ranges;
-    create.replicas = Some(replicas.unwrap_or(manifest.replicas));
-    create.owner = Some(manifest.owner.clone()).filter(|owner| !owner.is_empty());
-    create.comment = Some(manifest.comment.clone()).filter(|comment| !comment.is_empty());
-    create.extra_config = manifest.extra_config.clone();
-    Ok(create)
 }
 
 /// One backup being applied to the table.
@@ -382,42 +250,8 @@ impl Apply<'_> {
     }
 }
 
-/// Key of a footer by which Spark marks days and times of the calendar before 1582.
-const LEGACY_CALENDAR: &str = "org.apache.spark.legacyDateTime";
-
-/// Opens a file of rows. Times of 96 bits, which Spark writes, are read in microseconds as columns have them.
-fn open_rows(file: InputFile) -> Result<ParquetRecordBatchReaderBuilder<InputFile>> {
-    let reader = ParquetRecordBatchReaderBuilder::try_new(file.clone()).map_err(unreadable)?;
-    let marks = reader.metadata().file_metadata().key_value_metadata();
-    if marks.is_some_and(|marks| marks.iter().any(|mark| mark.key == LEGACY_CALENDAR)) {
-        return Err(Error::unsupported(
-            "Spark wrote days or times in the Julian calendar; back up again with spark.sql.parquet.\
-             datetimeRebaseModeInWrite=CORRECTED",
-        ));
-    }
-    let nanoseconds =
-        |field: &FieldRef| matches!(field.data_type(), DataType::Timestamp(TimeUnit::Nanosecond, _));
-    if !reader.schema().fields().iter().any(nanoseconds) {
-        return Ok(reader);
-    }
-    let field = |field: &FieldRef| match field.data_type() {
-        DataType::Timestamp(TimeUnit::Nanosecond, zone) => {
-            let ty = DataType::Timestamp(TimeUnit::Microsecond, zone.clone());
-            Arc::new(Field::clone(field).with_data_type(ty))
-        }
-        _ => field.clone(),
-    };
-    let fields: Vec<FieldRef> = reader.schema().fields().iter().map(field).collect();
-    let options = ArrowReaderOptions::new().with_schema(Arc::new(ArrowSchema::new(fields)));
-    ParquetRecordBatchReaderBuilder::try_new_with_options(file, options).map_err(unreadable)
-}
-
 fn refused(error: nyala_client::ClientError) -> Error {
     Error::aborted(format!("write rows: {error}"))
-}
-
-fn unreadable(error: impl std::fmt::Display) -> Error {
-    Error::corrupt(format!("read Parquet: {error}"))
 }
 
 fn select(batch: &RecordBatch, rows: &BooleanArray) -> Result<RecordBatch> {

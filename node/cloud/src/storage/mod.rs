@@ -40,19 +40,15 @@ pub struct ObjectStorage {
 
 /// Returns the text of an error without queries of addresses: they may have signatures.
 pub fn redacted(error: &object_store::Error) -> String {
-    let mut text = String::new();
-    let mut in_query = false;
-    for char in error.to_string().chars() {
-        match char {
-            '?' => in_query = true,
-            ' ' | ')' | '"' | '\n' => in_query = false,
-            _ => {}
+    let text = error.to_string();
+    let without_query = |word: &str| match (word.find("://"), word.find('?')) {
+        (Some(scheme), Some(query)) if scheme < query => {
+            let end = word[query..].find([')', '"', '\'', '<']).map_or(word.len(), |end| query + end);
+            format!("{}{}", &word[..query], &word[end..])
         }
-        if !in_query {
-            text.push(char);
-        }
-    }
-    text
+        _ => word.to_string(),
+    };
+    text.split(' ').map(without_query).collect::<Vec<_>>().join(" ")
 }
 
 fn to_io(error: object_store::Error) -> io::Error {

@@ -100,8 +100,9 @@ fn a_directory_is_claimed_once_and_nothing_is_overwritten() {
 
 #[test]
 fn queries_of_addresses_are_not_shown() {
-    let source = "GET https://a.example/b?sig=secret&x=1 (status 403)".into();
-    let error = object_store::Error::Generic { store: "Azure", source };
-    let text = redacted(&error);
-    assert!(text.contains("https://a.example/b (status 403)") && !text.contains("secret"), "{text}");
+    let source =
+        "GET (https://a.example/b?sig=secret&x=1) status 403: <?xml version=1?><Code>Denied</Code>".into();
+    let text = redacted(&object_store::Error::Generic { store: "Azure", source });
+    let want = "GET (https://a.example/b) status 403: <?xml version=1?><Code>Denied</Code>";
+    assert!(text.ends_with(want), "{text}");
 }
