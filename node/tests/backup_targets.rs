@@ -1,5 +1,9 @@
 //! Restores that are resumed, restores into a table that exists, and restores of backups that Kudu wrote.
-#![allow(clippy::disallowed_methods, reason = "the test observes the program from outside")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "the test observes the program from outside"
+)]
 
 #[path = "common/backup_world.rs"]
 mod backup_world;
@@ -61,7 +65,7 @@ async fn a_restore_that_failed_is_resumed() {
     let resume = [&restore[..], &["--resume"]].concat();
     let message = world.refused(&resume).await;
     assert!(message.contains("there is no restore to resume"), "{message}");
-    // The restore fails in each file in turn, and goes on from there.
+    // The restore fails in each file in turn, and continues from there.
     let manifests = world.files(&backups, ".nyala-manifest.json");
     let mut command = restore.to_vec();
     for (done, (manifest, part)) in

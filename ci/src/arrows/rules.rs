@@ -86,7 +86,7 @@ const NO_SIMULATOR: &[BannedText] = &[
     BannedText { text: "turmoil", except: &[], reason: "no node source knows a simulator" },
 ];
 
-pub(super) static CRATES: [CrateRules; 7] = [
+pub(super) static CRATES: [CrateRules; 8] = [
     CrateRules {
         source: "engine/src",
         exempt: &[],

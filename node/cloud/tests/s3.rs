@@ -1,5 +1,9 @@
 //! The program `nyala-backup` against an S3 of the test's own, which refuses requests on order.
-#![allow(clippy::disallowed_methods, reason = "the test observes the program from outside")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "the test observes the program from outside"
+)]
 
 #[path = "../../tests/common/backup_world.rs"]
 mod backup_world;
@@ -148,6 +152,10 @@ async fn create_table(world: &World, name: &str, rows: std::ops::Range<u32>) {
     import(world, name, rows, "first").await;
 }
 
+async fn table_id(client: &nyala_client::Client, name: &str) -> String {
+    client.open_table(name).await.expect("a table").id().to_string()
+}
+
 async fn import(world: &World, name: &str, rows: std::ops::Range<u32>, value: &str) {
     let input = world.path("in.csv");
     let rows: String = rows.map(|k| format!("{k},{value} {k}\n")).collect();
@@ -213,7 +221,7 @@ async fn a_store_that_fails_is_asked_again_and_then_reported() {
     assert_eq!(s3.settle(), 0, "each operation was tried");
 
     // Parts of one table can no longer be written.
-    let id = world.client.open_table("bad").await.expect("a table").id().to_string();
+    let id = table_id(&world.client, "bad").await;
     s3.refuse("PutObject", &format!("{id}-bad"), usize::MAX);
     let before = s3.objects(".kudu-metadata.json").len();
     let (code, message) = s3.refused(&world, &["create", STORE, "bad", "good", "--full"]).await;

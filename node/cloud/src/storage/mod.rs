@@ -280,7 +280,7 @@ impl NewFile for NewObject {
 impl Drop for NewObject {
     fn drop(&mut self) {
         if let Some(upload) = self.upload.take() {
-            // Parts that cannot be removed now go by the store's own rule for uploads that were not completed.
+            // Parts that cannot be removed now are removed by the store's own rule for uploads that were not completed.
             let _ = self.storage.request(upload.abort());
         }
     }
