@@ -93,7 +93,7 @@ mod tests {
     #[test]
     fn the_julian_calendar_is_refused() {
         for mark in JULIAN_CALENDAR {
-            let error = open_rows(spark_file(&[(0, 2_440_588)], Some(mark))).err().expect("refused");
+            let error = open_rows(spark_file(&[(0, 2_440_588)], Some(mark))).expect_err("refused");
             assert!(error.message.contains("Julian calendar"), "{error}");
         }
     }
