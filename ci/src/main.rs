@@ -1,8 +1,8 @@
 //! `cargo ci [command]`: the checks of a pull request, each of them alone, and the commands that fix and bless.
 //!
 //! ```text
-//!   cargo ci            fmt · tidy · arrows · clippy · spec (smoke) · test · python · loom · sim · counts · interop
-//!                       · soak (a minute)
+//!   cargo ci            fmt · tidy · arrows · clippy · spec (smoke) · test · python · sim · loom and counts beside a
+//!                       soak of ten minutes · interop
 //!   cargo ci WORD       one of these, or a longer one: miri fuzz coverage code-mutants bench profile versus overload
 //!   cargo ci fix|bless  the only ones that write into the source tree by default
 //! ```
@@ -203,13 +203,18 @@ fn checks(root: &Path, lean: &lean::Lean, steps: &mut Steps) {
     spec::smoke(root, steps);
     test(root, steps);
     python::run(root, &python::PythonOptions::default(), steps);
-    steps.run("loom", || concurrency::loom(root, false));
-    lean.drop_builds(&["debug", "loom/debug"], steps);
+    lean.drop_builds(&["debug"], steps);
     sim::run(root, steps);
     lean.drop_builds(&["sim"], steps);
+    // Beside the soak: what takes minutes and does not depend on the machine's load.
+    let soak = interop::soak::background::start(root, steps);
+    steps.run("loom", || concurrency::loom(root, false));
+    lean.drop_builds(&["loom/debug"], steps);
     steps.run("counts", || counts::check(root));
+    if let Some(soak) = soak {
+        soak.collect(steps);
+    }
     interop::run(root, &interop::InteropOptions::parse_from(["interop"]), steps);
-    interop::soak::run(root, &interop::soak::SoakOptions::smoke(), steps);
     steps.run("readme", || readme::check(root));
 }
 

@@ -5,6 +5,7 @@ apt-get install -y --no-install-recommends /root/nyala.deb
 
 # What it installs.
 nyala --version
+nyala-backup --version
 getent passwd nyala
 test "$(stat -c '%U:%G %a' /etc/nyala/master.toml)" = 'root:nyala 640'
 test -f /usr/lib/systemd/system/nyala-master.service
@@ -44,6 +45,7 @@ grep 7951 /etc/nyala/master.toml
 apt-get purge -y nyala
 test ! -e /usr/bin/nyala
 test ! -e /usr/bin/nyala-sql
+test ! -e /usr/bin/nyala-backup
 test ! -e /etc/nyala/master.toml
 test -f /var/lib/nyala/master/wal/instance
 echo 'trial: passed'

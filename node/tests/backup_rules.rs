@@ -244,7 +244,8 @@ async fn a_restore_that_fails_leaves_its_table_under_another_name() {
     let partial = format!("u.restoring-{}", manifest.to_ms);
     let restore = ["restore", &backups, "t", "--as", "u"];
     let message = world.refused(&restore).await;
-    let want = format!("table {partial}, the incomplete restore, which you can drop");
+    let want =
+        format!("table {partial}, the incomplete restore, which you can complete with --resume or drop");
     assert!(message.contains(&want) && message.contains("10 rows instead of 11"), "{message}");
     assert!(world.client.open_table("u").await.is_err(), "the final name stays free");
     // Repaired, it still does not write to the remains.

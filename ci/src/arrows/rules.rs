@@ -86,7 +86,7 @@ const NO_SIMULATOR: &[BannedText] = &[
     BannedText { text: "turmoil", except: &[], reason: "no node source knows a simulator" },
 ];
 
-pub(super) static CRATES: [CrateRules; 7] = [
+pub(super) static CRATES: [CrateRules; 8] = [
     CrateRules {
         source: "engine/src",
         exempt: &[],
@@ -175,14 +175,39 @@ pub(super) static CRATES: [CrateRules; 7] = [
             module("files", &[]),
             module("manifest", &["chain"]),
             module("kudu_metadata", &["manifest"]),
-            module("store", &["files", "kudu_metadata", "manifest"]),
-            module("deep", &["manifest", "store"]),
-            module("prune", &["chain", "store"]),
+            module("kudu_backup", &["kudu_metadata", "manifest"]),
+            module("storage", &["files"]),
+            module("store", &["files", "kudu_backup", "kudu_metadata", "manifest", "storage"]),
+            module("part_reader", &[]),
+            module("deep", &["manifest", "part_reader", "store"]),
+            module("prune", &["chain", "storage", "store"]),
             module("plan", &["chain", "manifest", "store"]),
             module("create", &["chain", "kudu_metadata", "manifest", "store"]),
-            module("restore", &["manifest", "plan", "store"]),
+            module("restore_progress", &["manifest", "store"]),
+            module("restore_target", &["manifest"]),
+            module(
+                "restore",
+                &[
+                    "kudu_backup",
+                    "manifest",
+                    "part_reader",
+                    "plan",
+                    "restore_progress",
+                    "restore_target",
+                    "store",
+                ],
+            ),
         ],
         bans: NODE_BANS,
+        words: NO_SIMULATOR,
+    },
+    CrateRules {
+        source: "node/cloud/src",
+        exempt: &["main.rs"],
+        roots: &["lib.rs"],
+        base: &[],
+        modules: &[module("storage", &[]), module("location", &["storage"])],
+        bans: &[],
         words: NO_SIMULATOR,
     },
     CrateRules {

@@ -7,7 +7,7 @@ use anyhow::{Result, ensure};
 
 use super::packages::Packages;
 
-const HEALED_TIMEOUT: Duration = Duration::from_secs(120);
+const HEALED_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Waits until every tablet has its replicas, and they hold the same rows.
 pub(super) fn until_clean(packages: &Packages, masters: &str) -> Result<()> {

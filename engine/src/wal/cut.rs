@@ -1,12 +1,16 @@
 //! A log cut by an operator: its entries after an index are removed, outcomes included.
 //!
 //! ```text
-//!   wals/t/*       ── renamed ──▶ wals/t.bak/*
-//!   wals/t.bak/*   ── read ──▶ operations up to the index, and their outcomes ──▶ wals/t/0000000001.wal …
+//!   wals/t/*      ── read ──▶ operations up to the index, and their outcomes ──▶ wals/t.new/0000000001.wal …
+//!   log-cut: "old wals/t"     the new log is whole
+//!   wals/t/*      ── renamed ──▶ wals/t.bak/*
+//!   log-cut: "new wals/t"     the old log is moved
+//!   wals/t.new/*  ── renamed ──▶ wals/t/*,  log-cut removed
 //! ```
 //!
 //! [`Wal::truncate_after`] is for operations without an outcome only: it leaves outcomes, and a log with an outcome
-//! that has no operation is corrupt. If a crash interrupts the cut, the old log is whole in `wals/t.bak`.
+//! that has no operation is corrupt. After a crash, [`finish_cut`] does the rest of what `log-cut` says; without that
+//! file the old log is whole.
 
 use std::io;
 use std::sync::Arc;
@@ -17,6 +21,8 @@ use crate::disk::{self, Disk};
 use crate::error::{Error, Result};
 use crate::ids::OpId;
 
+/// File that says what is left to do of a cut.
+const MARK: &str = "log-cut";
 /// Entries that are written as one batch.
 const BATCH_ENTRIES: usize = 256;
 
@@ -29,22 +35,72 @@ pub fn backup_dir(dir: &str) -> String {
 ///
 /// `AlreadyPresent` if an earlier cut left its old log; `Invalid` if the log does not hold the operation at `index`.
 pub fn cut_after(disk: &Arc<dyn Disk>, dir: &str, config: WalConfig, index: u64) -> Result<OpId> {
-    let old = backup_dir(dir);
-    check_free(&**disk, &old)?;
+    finish_cut(disk)?;
+    check_free(&**disk, &backup_dir(dir))?;
     let view = || -> Arc<dyn Disk> { Arc::new(OverlayDisk::new(disk.clone())) };
     let (log, _) = Wal::open(view(), dir, config, &mut |_| Ok(()))?;
     // Nothing is moved unless the log can be cut there.
     let (base, last) = (log.base(), log.op_at(index)?);
     drop(log);
-    move_files(&**disk, dir, &old)?;
-    let mut new = CutLog { log: Wal::create_after(disk.clone(), dir, config, base)?, batch: Vec::new() };
-    Wal::open(view(), &old, config, &mut |entry| match &entry {
+    let new_dir = new_dir(dir);
+    remove_dir(&**disk, &new_dir)?;
+    let mut new = CutLog { log: Wal::create_after(disk.clone(), &new_dir, config, base)?, batch: Vec::new() };
+    Wal::open(view(), dir, config, &mut |entry| match &entry {
         LogEntry::Replicate(replicate) if replicate.op.index > index => Ok(()),
         LogEntry::Commit(commit) if commit.op.index > index => Ok(()),
         _ => new.push(entry),
     })?;
     new.finish()?;
+    put_mark(&**disk, "old", dir)?;
+    finish_cut(disk)?;
     Ok(last)
+}
+
+/// Finishes the cut that a crash interrupted. Returns the directory of its log; `None` if there was no such cut.
+pub fn finish_cut(disk: &Arc<dyn Disk>) -> Result<Option<String>> {
+    let mark = match disk::read_file(&**disk, MARK) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+        mark => mark.map_err(|error| Error::io(format_args!("read {MARK}"), &error))?,
+    };
+    let bad = || Error::corrupt(format!("{MARK}: not the state of a cut; move the file away"));
+    let text = std::str::from_utf8(&mark).map_err(|_| bad())?;
+    let (phase, dir) = text.split_once(' ').ok_or_else(bad)?;
+    if phase == "old" {
+        move_files(&**disk, dir, &backup_dir(dir))?;
+        put_mark(&**disk, "new", dir)?;
+    }
+    let new_dir = new_dir(dir);
+    move_files(&**disk, &new_dir, dir)?;
+    let removed = disk.remove(MARK).and_then(|()| disk.sync_dir(""));
+    removed.map_err(|error| Error::io(format_args!("remove {MARK}"), &error))?;
+    // It is empty now; a later cut removes what a crash leaves of it.
+    let _ = disk.remove(&new_dir);
+    Ok(Some(dir.to_string()))
+}
+
+fn new_dir(dir: &str) -> String {
+    format!("{dir}.new")
+}
+
+fn put_mark(disk: &dyn Disk, phase: &str, dir: &str) -> Result<()> {
+    let stored = disk::replace_file(disk, MARK, format!("{phase} {dir}").as_bytes());
+    stored.map_err(|error| Error::io(format_args!("write {MARK}"), &error))
+}
+
+/// Removes a directory with its files, if it is there.
+fn remove_dir(disk: &dyn Disk, dir: &str) -> Result<()> {
+    let remove = || {
+        for name in disk.list(dir)? {
+            disk.remove(&format!("{dir}/{name}"))?;
+        }
+        disk.remove(dir)
+    };
+    match remove() {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            Err(Error::io(format_args!("remove {dir}"), &error))
+        }
+        _ => Ok(()),
+    }
 }
 
 struct CutLog {
@@ -75,9 +131,7 @@ fn check_free(disk: &dyn Disk, old: &str) -> Result<()> {
     match disk.list(old) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
         Err(error) => Err(Error::io(format_args!("list {old}"), &error)),
-        Ok(_) => Err(Error::already_present(format!(
-            "{old} has the log before an earlier cut; remove it, or move its files back if that cut was interrupted"
-        ))),
+        Ok(_) => Err(Error::already_present(format!("{old} has the log before an earlier cut; remove it"))),
     }
 }
 
@@ -85,7 +139,12 @@ fn check_free(disk: &dyn Disk, old: &str) -> Result<()> {
 fn move_files(disk: &dyn Disk, dir: &str, old: &str) -> Result<()> {
     let moved = || {
         disk::create_dir_durably(disk, old)?;
-        for name in disk.list(dir)? {
+        let names = match disk.list(dir) {
+            // An earlier attempt moved them all, and removed it.
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            names => names?,
+        };
+        for name in names {
             disk.rename(&format!("{dir}/{name}"), &format!("{old}/{name}"))?;
         }
         disk.sync_dir(old)?;
@@ -132,6 +191,12 @@ mod tests {
     /// A log of 20 operations; the first 15 have outcomes, and its first segments are removed by log GC.
     fn log() -> (Arc<dyn Disk>, Vec<LogEntry>) {
         let disk: Arc<dyn Disk> = Arc::new(MemDisk::new(1 << 20));
+        fill(&disk);
+        let all = entries(&disk, DIR);
+        (disk, all)
+    }
+
+    fn fill(disk: &Arc<dyn Disk>) {
         let mut log = Wal::create(disk.clone(), DIR, CONFIG).expect("a fresh disk");
         for index in 1..=20 {
             log.append(&[replicate(index)]).expect("written");
@@ -141,9 +206,6 @@ mod tests {
         }
         log.sync().expect("durable");
         log.gc(6).expect("removed");
-        drop(log);
-        let all = entries(&disk, DIR);
-        (disk, all)
     }
 
     #[test]
@@ -161,6 +223,42 @@ mod tests {
             log.append(&[replicate(index + 1)]).expect("it goes on after the cut");
             let again = cut_after(&disk, DIR, CONFIG, index).expect_err("the old log is in the way");
             assert!(again.message.contains("has the log before an earlier cut"), "{again}");
+        }
+    }
+
+    #[test]
+    fn a_cut_that_power_interrupts_is_finished_or_has_not_happened() {
+        let (mut undone, mut finished) = (0, 0);
+        for cut in 1.. {
+            let disk = MemDisk::new(cut);
+            let shared: Arc<dyn Disk> = Arc::new(disk.clone());
+            fill(&shared);
+            let before = entries(&shared, DIR);
+            disk.cut_power_at(cut);
+            let done = cut_after(&shared, DIR, CONFIG, 10);
+            if done.is_ok() {
+                assert!(undone > 10 && finished > 10, "{undone} undone, {finished} finished");
+                return;
+            }
+            disk.crash();
+            let resumed = finish_cut(&shared).expect("a disk with power");
+            assert_eq!(finish_cut(&shared), Ok(None));
+            let found = entries(&shared, DIR);
+            match resumed {
+                None if found == before => undone += 1,
+                _ => {
+                    finished += 1;
+                    let is_kept = |entry: &LogEntry| match entry {
+                        LogEntry::Replicate(replicate) => replicate.op.index <= 10,
+                        LogEntry::Commit(commit) => commit.op.index <= 10,
+                    };
+                    assert!(found.iter().all(is_kept) && found.contains(&replicate(10)), "cut {cut}");
+                    assert_eq!(entries(&shared, &backup_dir(DIR)), before, "cut {cut}");
+                }
+            }
+            if found == before {
+                assert_eq!(cut_after(&shared, DIR, CONFIG, 10), Ok(op(10)), "cut {cut}");
+            }
         }
     }
 

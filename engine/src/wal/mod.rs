@@ -52,7 +52,7 @@ mod snapshot;
 mod truncations;
 mod verify;
 
-pub use cut::{backup_dir, cut_after};
+pub use cut::{backup_dir, cut_after, finish_cut};
 pub use entry::{CommitEntry, LogEntry, ReplicateEntry};
 pub use recovery::WalRecovery;
 pub use segment::segment_name;

@@ -43,10 +43,24 @@ pub fn list_dir(env: &Env, dir: &str) -> Result<Vec<String>> {
     list().map_err(|error: io::Error| Error::io(format_args!("list {dir}"), &error))
 }
 
+/// Source of bytes at any place.
+pub trait ReadAt: Send + Sync {
+    /// Fills `out` from `offset`; `UnexpectedEof` if the source ends earlier.
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()>;
+}
+
+struct OnDisk(Arc<dyn DiskFile>);
+
+impl ReadAt for OnDisk {
+    fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.read_at(offset, out)
+    }
+}
+
 /// A file opened for random reads.
 #[derive(Clone)]
 pub struct InputFile {
-    file: Arc<dyn DiskFile>,
+    file: Arc<dyn ReadAt>,
     len: u64,
     at: u64,
 }
@@ -62,7 +76,12 @@ impl InputFile {
 
     pub(crate) fn open_on(disk: &dyn Disk, path: &str) -> io::Result<InputFile> {
         let file = disk.open(path)?;
-        Ok(InputFile { len: file.len()?, file, at: 0 })
+        Ok(InputFile::new(file.len()?, Arc::new(OnDisk(file))))
+    }
+
+    /// Returns a file of `len` bytes.
+    pub fn new(len: u64, file: Arc<dyn ReadAt>) -> InputFile {
+        InputFile { file, len, at: 0 }
     }
 
     pub fn size_bytes(&self) -> u64 {

@@ -2,6 +2,7 @@
 //!
 //! The form is JSON of a proto3 message: names in camel case, 64-bit numbers as text, zero values left out.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 
 use base64::Engine;
@@ -11,135 +12,138 @@ use engine::ids::ColumnId;
 use engine::schema::key::decode_key;
 use engine::schema::partition::{HashDimension, Partition};
 use engine::schema::{ColumnSchema, Compression, DataType, Schema, TypeAttributes, format_cell};
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use super::manifest::Manifest;
 
 /// File name of the metadata. Kudu's programs pass over a directory without it.
 pub(crate) const KUDU_METADATA: &str = ".kudu-metadata.json";
 /// Version of the layout.
-const VERSION: i32 = 1;
+pub(crate) const VERSION: i32 = 1;
 
 /// Returns true for a value that proto3 leaves out.
 fn is_zero<T: Default + PartialEq>(value: &T) -> bool {
     *value == T::default()
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct TableMetadata {
-    version: i32,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    from_ms: Option<String>,
-    to_ms: String,
-    data_format: &'static str,
-    table_name: String,
-    table_id: String,
-    num_replicas: i32,
-    columns: Vec<ColumnMetadata>,
-    column_ids: BTreeMap<String, u32>,
-    partitions: PartitionsMetadata,
-    #[serde(skip_serializing_if = "is_zero")]
-    tablets: BTreeMap<String, TabletMetadata>,
-    #[serde(skip_serializing_if = "is_zero")]
-    table_owner: String,
-    #[serde(skip_serializing_if = "is_zero")]
-    table_comment: String,
+pub(crate) struct TableMetadata {
+    pub(crate) version: i32,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) from_ms: Option<String>,
+    pub(crate) to_ms: String,
+    pub(crate) data_format: Cow<'static, str>,
+    pub(crate) table_name: String,
+    pub(crate) table_id: String,
+    pub(crate) num_replicas: i32,
+    pub(crate) columns: Vec<ColumnMetadata>,
+    pub(crate) column_ids: BTreeMap<String, u32>,
+    pub(crate) partitions: PartitionsMetadata,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) tablets: BTreeMap<String, TabletMetadata>,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) table_owner: String,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) table_comment: String,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct ColumnMetadata {
-    name: String,
+pub(crate) struct ColumnMetadata {
+    pub(crate) name: String,
     #[serde(rename = "type")]
-    ty: &'static str,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    type_attributes: Option<AttributesMetadata>,
-    #[serde(skip_serializing_if = "is_zero")]
-    is_key: bool,
-    #[serde(skip_serializing_if = "is_zero")]
-    is_nullable: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    default_value: Option<String>,
-    encoding: &'static str,
-    compression: &'static str,
-    #[serde(skip_serializing_if = "is_zero")]
-    block_size: i32,
-    #[serde(skip_serializing_if = "is_zero")]
-    comment: String,
+    pub(crate) ty: Cow<'static, str>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) type_attributes: Option<AttributesMetadata>,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) is_key: bool,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) is_nullable: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) default_value: Option<String>,
+    pub(crate) encoding: Cow<'static, str>,
+    pub(crate) compression: Cow<'static, str>,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) block_size: i32,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) comment: String,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) is_auto_incrementing: bool,
 }
 
-#[derive(Serialize)]
-struct AttributesMetadata {
-    #[serde(skip_serializing_if = "is_zero")]
-    precision: u8,
-    #[serde(skip_serializing_if = "is_zero")]
-    scale: u8,
-    #[serde(skip_serializing_if = "is_zero")]
-    length: u16,
+#[derive(Serialize, Deserialize)]
+pub(crate) struct AttributesMetadata {
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) precision: u8,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) scale: u8,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) length: u16,
 }
 
-#[derive(Serialize)]
+#[derive(Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct PartitionsMetadata {
-    #[serde(skip_serializing_if = "is_zero")]
-    hash_partitions: Vec<HashMetadata>,
-    range_partitions: RangesMetadata,
-    #[serde(skip_serializing_if = "is_zero")]
-    range_and_hash_partitions: Vec<RangeHashMetadata>,
+pub(crate) struct PartitionsMetadata {
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) hash_partitions: Vec<HashMetadata>,
+    #[serde(default)]
+    pub(crate) range_partitions: RangesMetadata,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) range_and_hash_partitions: Vec<RangeHashMetadata>,
 }
 
-#[derive(Serialize, PartialEq)]
+#[derive(Serialize, Deserialize, PartialEq)]
 #[serde(rename_all = "camelCase")]
-struct HashMetadata {
-    column_names: Vec<String>,
-    num_buckets: u32,
-    #[serde(skip_serializing_if = "is_zero")]
-    seed: u32,
+pub(crate) struct HashMetadata {
+    pub(crate) column_names: Vec<String>,
+    pub(crate) num_buckets: u32,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) seed: u32,
 }
 
-#[derive(Serialize)]
+#[derive(Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct RangesMetadata {
-    #[serde(skip_serializing_if = "is_zero")]
-    column_names: Vec<String>,
-    #[serde(skip_serializing_if = "is_zero")]
-    bounds: Vec<BoundsMetadata>,
+pub(crate) struct RangesMetadata {
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) column_names: Vec<String>,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) bounds: Vec<BoundsMetadata>,
 }
 
-#[derive(Serialize, PartialEq)]
+#[derive(Serialize, Deserialize, PartialEq)]
 #[serde(rename_all = "camelCase")]
-struct BoundsMetadata {
-    #[serde(skip_serializing_if = "is_zero")]
-    lower_bounds: Vec<ValueMetadata>,
-    #[serde(skip_serializing_if = "is_zero")]
-    upper_bounds: Vec<ValueMetadata>,
+pub(crate) struct BoundsMetadata {
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) lower_bounds: Vec<ValueMetadata>,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) upper_bounds: Vec<ValueMetadata>,
 }
 
-#[derive(Serialize, PartialEq)]
+#[derive(Serialize, Deserialize, PartialEq)]
 #[serde(rename_all = "camelCase")]
-struct ValueMetadata {
-    column_name: String,
-    value: String,
+pub(crate) struct ValueMetadata {
+    pub(crate) column_name: String,
+    pub(crate) value: String,
 }
 
-#[derive(Serialize, PartialEq)]
+#[derive(Serialize, Deserialize, PartialEq)]
 #[serde(rename_all = "camelCase")]
-struct RangeHashMetadata {
-    bounds: BoundsMetadata,
-    #[serde(skip_serializing_if = "is_zero")]
-    hash_partitions: Vec<HashMetadata>,
+pub(crate) struct RangeHashMetadata {
+    pub(crate) bounds: BoundsMetadata,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) hash_partitions: Vec<HashMetadata>,
 }
 
-#[derive(Serialize, PartialEq)]
+#[derive(Serialize, Deserialize, PartialEq)]
 #[serde(rename_all = "camelCase")]
-struct TabletMetadata {
-    #[serde(skip_serializing_if = "is_zero")]
-    partition_key_start: String,
-    #[serde(skip_serializing_if = "is_zero")]
-    partition_key_end: String,
-    #[serde(skip_serializing_if = "is_zero")]
-    hash_buckets: Vec<u32>,
+pub(crate) struct TabletMetadata {
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) partition_key_start: String,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) partition_key_end: String,
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) hash_buckets: Vec<u32>,
 }
 
 /// Encodes Kudu's metadata of a backup of these tablets.
@@ -152,7 +156,7 @@ pub(crate) fn encode(manifest: &Manifest, tablets: &[(String, Partition)]) -> Re
         version: VERSION,
         from_ms: (manifest.from_ms > 0).then(|| manifest.from_ms.to_string()),
         to_ms: manifest.to_ms.to_string(),
-        data_format: "parquet",
+        data_format: Cow::Borrowed("parquet"),
         table_name: manifest.table_name.clone(),
         table_id: manifest.table_id.clone(),
         num_replicas: manifest.replicas,
@@ -171,15 +175,16 @@ fn column_metadata(column: &ColumnSchema, is_key: bool) -> ColumnMetadata {
     let has_attributes = precision > 0 || length > 0;
     ColumnMetadata {
         name: column.name.clone(),
-        ty: type_name(column.ty),
+        ty: Cow::Borrowed(type_name(column.ty)),
         type_attributes: has_attributes.then_some(AttributesMetadata { precision, scale, length }),
         is_key,
         is_nullable: column.nullable,
         default_value: column.write_default.as_ref().map(|cell| value_text(column, cell)),
-        encoding: column.encoding.name(),
-        compression: compression_name(column.compression),
+        encoding: Cow::Borrowed(column.encoding.name()),
+        compression: Cow::Borrowed(compression_name(column.compression)),
         block_size: column.block_bytes,
         comment: column.comment.clone(),
+        is_auto_incrementing: column.auto_incrementing,
     }
 }
 
@@ -191,7 +196,7 @@ fn type_name(ty: DataType) -> &'static str {
     }
 }
 
-fn compression_name(compression: Compression) -> &'static str {
+pub(crate) fn compression_name(compression: Compression) -> &'static str {
     match compression {
         Compression::Default | Compression::Zstd => "DEFAULT_COMPRESSION",
         Compression::None => "NO_COMPRESSION",

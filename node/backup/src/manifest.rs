@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use engine::error::{Error, Result};
-use engine::schema::partition::PartitionSchema;
+use engine::schema::partition::{Partition, PartitionSchema};
 use engine::schema::partition_range::PartitionRange;
 use engine::schema::{DataType, Schema, TypeAttributes, format_cell};
 use prost::Message;
@@ -61,7 +61,14 @@ pub struct Manifest {
     pub parts: Vec<PartEntry>,
     /// Checksum of Kudu's own metadata beside the manifest.
     pub kudu_metadata_crc32c: u32,
+    /// Tablets of a backup that Kudu wrote. It has no checksums, and its files have rows of several tablets.
+    #[serde(skip)]
+    pub(crate) kudu: Option<KuduTablets>,
 }
+
+/// Identifiers and partitions of tablets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct KuduTablets(pub(crate) Vec<(String, Partition)>);
 
 /// Formats a time in milliseconds as options accept it.
 pub fn time_text(ms: u64) -> String {
@@ -89,29 +96,34 @@ fn from_hex(text: &str) -> Result<Vec<u8>> {
 impl Manifest {
     /// Returns the manifest of a table without parts.
     pub fn new(table: &Table, (from_ms, to_ms): (u64, u64)) -> Manifest {
-        let of_partition = partition::schema_to_pb(table.partition_schema(), table.schema());
+        let of_schemas =
+            Manifest::of_schemas((table.id(), table.name()), table.schema(), table.partition_schema());
         Manifest {
-            version: VERSION,
-            table_id: table.id().to_string(),
-            table_name: table.name().to_string(),
             owner: table.owner().to_string(),
             comment: table.comment().to_string(),
             extra_config: table.extra_config().clone(),
             replicas: table.num_replicas(),
             from_ms,
             to_ms,
-            schema: to_hex(&schema::schema_to_pb(table.schema()).encode_to_vec()),
-            partition: to_hex(&of_partition.encode_to_vec()),
-            ranges: Vec::new(),
-            tablets: Vec::new(),
-            parts: Vec::new(),
-            kudu_metadata_crc32c: 0,
+            ..of_schemas
         }
     }
 
-    /// Returns the manifest of a table without columns.
-    #[cfg(test)]
-    pub(crate) fn example((table_id, table_name): (&str, &str), (from_ms, to_ms): (u64, u64)) -> Manifest {
+    /// Returns the manifest of a table of which only the schemas are known.
+    pub(crate) fn of_schemas(
+        table: (&str, &str),
+        columns: &Schema,
+        partitions: &PartitionSchema,
+    ) -> Manifest {
+        let of_partition = partition::schema_to_pb(partitions, columns);
+        Manifest {
+            schema: to_hex(&schema::schema_to_pb(columns).encode_to_vec()),
+            partition: to_hex(&of_partition.encode_to_vec()),
+            ..Manifest::empty(table)
+        }
+    }
+
+    fn empty((table_id, table_name): (&str, &str)) -> Manifest {
         Manifest {
             version: VERSION,
             table_id: table_id.to_string(),
@@ -120,15 +132,33 @@ impl Manifest {
             comment: String::new(),
             extra_config: BTreeMap::new(),
             replicas: 1,
-            from_ms,
-            to_ms,
+            from_ms: 0,
+            to_ms: 0,
             schema: String::new(),
             partition: String::new(),
             ranges: Vec::new(),
             tablets: Vec::new(),
             parts: Vec::new(),
             kudu_metadata_crc32c: 0,
+            kudu: None,
         }
+    }
+
+    /// Returns the manifest of a table without columns.
+    #[cfg(test)]
+    pub(crate) fn example(table: (&str, &str), (from_ms, to_ms): (u64, u64)) -> Manifest {
+        Manifest { from_ms, to_ms, ..Manifest::empty(table) }
+    }
+
+    pub(crate) fn set_ranges(&mut self, ranges: &[PartitionRange]) {
+        let entry =
+            |range: &PartitionRange| RangeEntry { lower: to_hex(&range.lower), upper: to_hex(&range.upper) };
+        self.ranges = ranges.iter().map(entry).collect();
+    }
+
+    /// Returns true if Kudu wrote the backup: nothing but its files tells what they have.
+    pub fn is_kudus(&self) -> bool {
+        self.kudu.is_some()
     }
 
     /// Adds a tablet and, once, its range.

@@ -1,6 +1,7 @@
 //! Directories that no restore needs any more.
 
 use super::chain::prunable;
+use super::storage::RunState;
 use super::store::{BackupStore, StoreListing};
 
 /// Age at which the remains of an interrupted run go.
@@ -19,8 +20,9 @@ pub fn expired(store: &BackupStore, listing: &StoreListing, now_ms: u64, keep_ms
         let removed = prunable(&spans, now_ms.saturating_sub(keep_ms));
         dirs.extend(removed.into_iter().map(|i| of_table[i].dir.clone()));
     }
-    let is_remains =
-        |(dir, ms): &&(String, u64)| ms.saturating_add(REMAINS_AGE_MS) < now_ms && !store.is_claimed(dir);
+    let is_remains = |(dir, ms): &&(String, u64)| {
+        ms.saturating_add(REMAINS_AGE_MS) < now_ms && store.run_state(dir) == RunState::Ended
+    };
     dirs.extend(listing.unfinished.iter().filter(is_remains).map(|(dir, _)| dir.clone()));
     dirs
 }

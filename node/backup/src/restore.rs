@@ -9,16 +9,20 @@ use arrow_array::{BooleanArray, RecordBatch};
 use arrow_schema::{Field, Schema as ArrowSchema};
 use arrow_select::filter::filter_record_batch;
 use engine::error::{Error, Result};
-use engine::schema::Schema;
 use engine::schema::row_ops::RowOpKind;
-use parquet::arrow::arrow_reader::ParquetRecordBatchReaderBuilder;
+use engine::schema::{ColumnSchema, Schema};
 
+use super::kudu_backup::KeptRows;
 use super::manifest::{Manifest, PartEntry, time_text};
+use super::part_reader::{open_rows, unreadable};
 use super::plan::{plan, state_before};
+use super::restore_progress::RestoreProgress;
+pub use super::restore_target::RestoreTarget;
+use super::restore_target::TargetTable;
 use super::store::{BackupStore, StoreListing, StoredBackup};
 use nyala_client::rows::TableWriter;
 use nyala_client::tables::AlterStep;
-use nyala_client::{Client, CreateTable, Table};
+use nyala_client::{Client, Table};
 
 /// Rows read at a time.
 const BATCH_ROWS: usize = 4096;
@@ -32,6 +36,7 @@ pub struct RestoreRequest {
     /// Name of the new table; `None` for the old one.
     pub name: Option<String>,
     pub replicas: Option<i32>,
+    pub target: RestoreTarget,
 }
 
 /// Numbers of a restore.
@@ -45,9 +50,11 @@ pub struct RestoreOutcome {
     pub deletes: u64,
     /// Rows of dropped ranges, which were left out.
     pub skipped: u64,
+    /// Files that were written before the restore was resumed.
+    pub resumed: u64,
 }
 
-/// Restores a table. Until it is complete it is called `<name>.restoring-<T>`.
+/// Restores a table. Until it is complete a new one is called `<name>.restoring-<T>`.
 pub async fn restore(
     client: &Client,
     store: &BackupStore,
@@ -57,27 +64,33 @@ pub async fn restore(
     let chain = plan(listing, &request.table, request.until_ms)?;
     let last = &chain.last().expect("a chain has a full backup").manifest;
     let name = request.name.as_ref().unwrap_or(&request.table);
-    let existing = client.list_tables(Some(name)).await?;
-    if existing.iter().any(|table| table.name == *name) {
-        return Err(Error::already_present(format!(
-            "table {name} exists; restore under another name with --as"
-        )));
-    }
+    let partial = format!("{name}.restoring-{}", last.to_ms);
+    let (kind, replicas) = (request.target, request.replicas);
+    let target = TargetTable { client, kind, replicas, last, name, partial: &partial };
+    target.check_names().await?;
     for backup in &chain {
         let verified = client.env().run(|| store.verify(backup)).await;
         verified.map_err(|error| with_earlier_state(error, listing, backup))?;
     }
-    let partial = format!("{name}.restoring-{}", last.to_ms);
-    let create = definition(last, &partial, request.replicas)?;
-    let failed =
-        |error: Error| error.context(format!("table {partial}, the incomplete restore, which you can drop"));
-    let table = client.create_table(&create).await.map_err(failed)?;
+    let table = target.open().await?;
+    let failed = |error: Error| target.failed(error);
     let mut outcome = RestoreOutcome { name: name.clone(), to_ms: last.to_ms, ..Default::default() };
+    let progress = match request.target {
+        RestoreTarget::Existing => None,
+        _ => Some(RestoreProgress::open(store, table.id())),
+    };
     for backup in &chain {
-        let apply = Apply { store, backup, last, table: &table, outcome: &mut outcome };
+        let progress = progress.as_ref();
+        let apply = Apply { store, backup, last, table: &table, request, progress, outcome: &mut outcome };
         apply.run().await.map_err(|error| failed(error.context(&backup.dir)))?;
     }
-    client.alter_table(&table, &altered_defaults(&create.schema), Some(name)).await.map_err(failed)?;
+    if request.target != RestoreTarget::Existing {
+        let defaults = altered_defaults(&last.schema()?);
+        client.alter_table(&table, &defaults, Some(name)).await.map_err(failed)?;
+    }
+    if let Some(progress) = progress {
+        progress.remove();
+    }
     Ok(outcome)
 }
 
@@ -95,33 +108,21 @@ fn with_earlier_state(error: Error, listing: &StoreListing, backup: &StoredBacku
 /// Order: last, because rows of backups from before a column was added have its first default.
 fn altered_defaults(schema: &Schema) -> Vec<AlterStep> {
     let altered = schema.columns().iter().filter(|column| column.write_default != column.read_default);
-    let step = |column: &engine::schema::ColumnSchema| AlterStep::SetDefault {
+    let step = |column: &ColumnSchema| AlterStep::SetDefault {
         column: column.name.clone(),
         default: column.write_default.clone(),
     };
     altered.map(step).collect()
 }
 
-fn definition(manifest: &Manifest, name: &str, replicas: Option<i32>) -> Result<CreateTable> {
-    let schema = manifest.schema()?;
-    let partition = manifest.partition_schema(&schema)?;
-    let ranges = if partition.range_columns.is_empty() { Vec::new() } else { manifest.ranges()? };
-    let mut create = CreateTable::new(name, schema);
-    create.partition = partition;
-    create.ranges = ranges;
-    create.replicas = Some(replicas.unwrap_or(manifest.replicas));
-    create.owner = Some(manifest.owner.clone()).filter(|owner| !owner.is_empty());
-    create.comment = Some(manifest.comment.clone()).filter(|comment| !comment.is_empty());
-    create.extra_config = manifest.extra_config.clone();
-    Ok(create)
-}
-
-/// One backup being applied to the new table.
+/// One backup being applied to the table.
 struct Apply<'a> {
     store: &'a BackupStore,
     backup: &'a StoredBackup,
     last: &'a Manifest,
     table: &'a Table,
+    request: &'a RestoreRequest,
+    progress: Option<&'a RestoreProgress>,
     outcome: &'a mut RestoreOutcome,
 }
 
@@ -129,15 +130,30 @@ impl Apply<'_> {
     async fn run(mut self) -> Result<()> {
         self.outcome.backups += 1;
         let columns = self.columns()?;
+        let mut kept = KeptRows::new(&self.backup.manifest, self.last)?;
         let mut writer = self.table.writer();
         for part in &self.backup.manifest.parts {
-            if !self.last.tablets.contains(&part.tablet) {
+            if !self.backup.manifest.is_kudus() && !self.last.tablets.contains(&part.tablet) {
                 self.outcome.skipped += part.rows;
                 continue;
             }
-            self.part(part, &columns, &mut writer).await?;
+            if self.progress.is_some_and(|progress| progress.is_done(self.backup, part)) {
+                self.outcome.resumed += 1;
+                continue;
+            }
+            self.part(part, &columns, &mut kept, &mut writer).await?;
+            // Order: a part is done once all of its rows are in the table.
+            writer.flush().await.map_err(refused)?;
+            if let Some(progress) = self.progress {
+                progress.add(self.backup, part);
+            }
         }
         writer.finish().await.map(|_| ()).map_err(refused)
+    }
+
+    /// Returns true if the table may have rows of these keys.
+    fn may_replace(&self) -> bool {
+        !self.backup.manifest.is_full() || self.request.target != RestoreTarget::New
     }
 
     /// Returns the operation that writes rows which the table does not have.
@@ -154,7 +170,7 @@ impl Apply<'_> {
     /// Returns the columns of the parts that the table has, by position, with their names in the table.
     fn columns(&self) -> Result<Vec<(usize, String)>> {
         let (theirs, ours) = (self.backup.manifest.schema()?, self.last.schema()?);
-        let name = |column: &engine::schema::ColumnSchema| Some(ours.by_id(column.id)?.name.clone());
+        let name = |column: &ColumnSchema| Some(ours.by_id(column.id)?.name.clone());
         let known = theirs.columns().iter().enumerate().filter_map(|(at, column)| Some((at, name(column)?)));
         Ok(known.collect())
     }
@@ -163,16 +179,22 @@ impl Apply<'_> {
         &mut self,
         part: &PartEntry,
         columns: &[(usize, String)],
+        kept: &mut Option<KeptRows<'_>>,
         writer: &mut TableWriter,
     ) -> Result<()> {
         let file = self.store.open_part(&self.backup.dir, &part.file)?;
-        let reader = ParquetRecordBatchReaderBuilder::try_new(file).map_err(unreadable)?;
+        let reader = open_rows(file).map_err(|error| error.context(&part.file))?;
         let mut reader = reader.with_batch_size(BATCH_ROWS).build().map_err(unreadable)?;
         let env = self.table.client().env().clone();
         let mut rows = 0;
         while let Some(batch) = env.run(|| reader.next()).await {
-            let batch = batch.map_err(unreadable)?;
-            rows += batch.num_rows() as u64;
+            let mut batch = batch.map_err(unreadable)?;
+            let all = batch.num_rows();
+            rows += all as u64;
+            if let Some(kept) = kept {
+                batch = select(&batch, &kept.of(&batch)?)?;
+                self.outcome.skipped += (all - batch.num_rows()) as u64;
+            }
             self.batch(&batch, columns, writer).await?;
         }
         if rows != part.rows {
@@ -188,8 +210,7 @@ impl Apply<'_> {
         writer: &mut TableWriter,
     ) -> Result<()> {
         if self.backup.manifest.is_full() {
-            self.outcome.upserts += batch.num_rows() as u64;
-            return writer.write_batch(self.new_rows(), &named(batch, columns)?).await.map_err(refused);
+            return self.upsert(batch, columns, writer).await;
         }
         let actions = batch.column(batch.num_columns() - 1).as_primitive_opt::<Int8Type>();
         let actions = actions.ok_or_else(|| unreadable("the last column is not the action"))?.values();
@@ -199,29 +220,38 @@ impl Apply<'_> {
         if deleted.num_rows() + kept.num_rows() != batch.num_rows() {
             return Err(unreadable("an action that is neither 0 nor 1"));
         }
+        let keys = &columns[..self.table.schema().num_key_columns()];
+        writer.write_batch(RowOpKind::DeleteIgnore, &named(&deleted, keys)?).await.map_err(refused)?;
+        self.outcome.deletes += deleted.num_rows() as u64;
+        self.upsert(&kept, columns, writer).await
+    }
+
+    /// Writes rows, in place of those with their keys.
+    async fn upsert(
+        &mut self,
+        batch: &RecordBatch,
+        columns: &[(usize, String)],
+        writer: &mut TableWriter,
+    ) -> Result<()> {
         let schema: &Schema = self.table.schema();
-        let keys = &columns[..schema.num_key_columns()];
         let mut kind = RowOpKind::Upsert;
-        if schema.columns().iter().any(|column| column.immutable) {
+        if !self.may_replace() {
+            kind = self.new_rows();
+        } else if schema.columns().iter().any(|column| column.immutable) {
             // An immutable value changes only with the row: it is deleted, and inserted after that is done.
-            writer.write_batch(RowOpKind::DeleteIgnore, &named(&kept, keys)?).await.map_err(refused)?;
+            let keys = &columns[..schema.num_key_columns()];
+            writer.write_batch(RowOpKind::DeleteIgnore, &named(batch, keys)?).await.map_err(refused)?;
             writer.flush().await.map_err(refused)?;
             kind = self.new_rows();
         }
-        writer.write_batch(RowOpKind::DeleteIgnore, &named(&deleted, keys)?).await.map_err(refused)?;
-        writer.write_batch(kind, &named(&kept, columns)?).await.map_err(refused)?;
-        self.outcome.deletes += deleted.num_rows() as u64;
-        self.outcome.upserts += kept.num_rows() as u64;
+        writer.write_batch(kind, &named(batch, columns)?).await.map_err(refused)?;
+        self.outcome.upserts += batch.num_rows() as u64;
         Ok(())
     }
 }
 
 fn refused(error: nyala_client::ClientError) -> Error {
     Error::aborted(format!("write rows: {error}"))
-}
-
-fn unreadable(error: impl std::fmt::Display) -> Error {
-    Error::corrupt(format!("read Parquet: {error}"))
 }
 
 fn select(batch: &RecordBatch, rows: &BooleanArray) -> Result<RecordBatch> {

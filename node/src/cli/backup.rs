@@ -1,9 +1,12 @@
-//! `nyala backup …` and `nyala restore`: tables to a directory of Parquet files and back.
+//! `nyala backup …` and `nyala restore`: tables to a directory of Parquet files and back; the commands of the program
+//! `nyala-backup`, whose locations may be object stores.
+
+use std::sync::Arc;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use engine::error::{Error, Result};
 
-use super::exit::{ExitError, FAILED};
+use super::exit::{ExitError, FAILED, until_interrupted};
 use super::export::timestamp;
 use super::options::{base, connect, option, text, texts};
 use super::output::{print, table as text_table};
@@ -13,10 +16,11 @@ use nyala_backup::hold::HistoryHold;
 use nyala_backup::manifest::{Manifest, time_text};
 use nyala_backup::plan::{missing_base, plan};
 use nyala_backup::prune::expired;
-use nyala_backup::restore::{self, RestoreRequest};
+use nyala_backup::restore::{self, RestoreRequest, RestoreTarget};
+use nyala_backup::storage::{OpenStorage, RunState};
 use nyala_backup::store::{BackupStore, StoreListing, StoredBackup};
 use nyala_client::Client;
-use nyala_common::env::Env;
+use nyala_common::env::{BoxFuture, Env};
 use nyala_common::number_text::{bytes, grouped};
 
 const DAY_MS: u64 = 24 * 60 * 60 * 1000;
@@ -28,13 +32,16 @@ days). While a backup runs, servers keep the history that it reads. A table that
 exit code is 1.";
 
 const RESTORE_HELP: &str = "\
-All files are verified first. The table is called NAME.restoring-TIME until it is complete, and then renamed. A newer \
-backup that is damaged refuses the restore; --until restores an earlier state.";
+All files are verified first. The table is called NAME.restoring-TIME until it is complete, and then renamed; if the \
+restore fails, --resume continues it. A newer backup that is damaged refuses the restore; --until restores an earlier \
+state. Backups that Kudu's Spark job wrote can be restored, too.";
 
 /// A parsed command.
 pub struct BackupCommand {
     matches: ArgMatches,
     restore: bool,
+    /// Storages that are no directories.
+    others: Arc<OpenStorage>,
 }
 
 fn directory(command: Command) -> Command {
@@ -90,6 +97,14 @@ pub(super) fn commands() -> [Command; 2] {
             option("replicas", "N", "Replicas of each tablet [default: as backed up]")
                 .value_parser(value_parser!(i32)),
         )
+        .arg(flag("resume", "Complete the table of a restore that failed").conflicts_with("replicas"))
+        .arg(
+            flag(
+                "into-existing",
+                "Write to a table that exists: backed-up rows replace its own, others stay",
+            )
+            .conflicts_with_all(["replicas", "resume"]),
+        )
         .arg(flag("dry-run", "Only show which backups would be read"))
         .after_help(RESTORE_HELP);
     [backup, restore]
@@ -102,19 +117,49 @@ fn days(text: &str) -> Result<u64, String> {
 }
 
 pub(super) fn parse(name: &str, matches: &ArgMatches) -> BackupCommand {
-    BackupCommand { matches: matches.clone(), restore: name == "restore" }
+    BackupCommand { matches: matches.clone(), restore: name == "restore", others: Arc::new(|_| None) }
+}
+
+/// Returns the command line of a program of its own, whose locations may be object stores.
+pub fn program(name: &'static str) -> Command {
+    let [backup, restore] = commands();
+    backup
+        .name(name)
+        .about("Back up tables to a directory or an object store, and restore them")
+        .subcommand(restore)
+}
+
+/// Parses the command line of [`program`].
+pub fn parse_program(matches: &ArgMatches, others: Arc<OpenStorage>) -> BackupCommand {
+    match matches.subcommand() {
+        Some(("restore", of_restore)) => BackupCommand { matches: of_restore.clone(), restore: true, others },
+        _ => BackupCommand { matches: matches.clone(), restore: false, others },
+    }
 }
 
 impl BackupCommand {
-    pub async fn run(self, env: &Env) -> Result<(), ExitError> {
+    /// Runs the command to its end, or until `stop` is ready.
+    pub async fn run_until(self, env: &Env, stop: BoxFuture<'static, ()>) -> Result<(), ExitError> {
+        let (watched, closes) = nyala_client::closing::watch(env);
+        let done = until_interrupted(stop, self.run(&watched)).await;
+        closes.wait(env).await;
+        done
+    }
+
+    async fn run(self, env: &Env) -> Result<(), ExitError> {
         if self.restore {
-            return Ok(restore_table(env, &self.matches).await?);
+            let store = self.open(env, &self.matches)?;
+            return Ok(restore_table(env, &store, &self.matches).await?);
         }
         let (name, matches) = self.matches.subcommand().expect("clap asks for a command");
         if name == "create" {
-            return create_backups(env, matches).await;
+            let open = || match self.other(matches)? {
+                Some(store) => Ok(store),
+                None => BackupStore::create(env, location(matches)),
+            };
+            return create_backups(env, open, matches).await;
         }
-        let store = open(env, matches)?;
+        let store = self.open(env, matches)?;
         match name {
             "list" => Ok(list(&store)?),
             "show" => Ok(show(&store, matches)?),
@@ -122,10 +167,21 @@ impl BackupCommand {
             _ => prune(env, &store, matches),
         }
     }
+
+    fn other(&self, matches: &ArgMatches) -> Result<Option<BackupStore>> {
+        BackupStore::open_other(&*self.others, location(matches))
+    }
+
+    fn open(&self, env: &Env, matches: &ArgMatches) -> Result<BackupStore> {
+        match self.other(matches)? {
+            Some(store) => Ok(store),
+            None => BackupStore::open(env, location(matches)),
+        }
+    }
 }
 
-fn open(env: &Env, matches: &ArgMatches) -> Result<BackupStore> {
-    BackupStore::open(env, text(matches, "dir").expect("it is required"))
+fn location(matches: &ArgMatches) -> &str {
+    text(matches, "dir").expect("it is required")
 }
 
 fn kind_of(manifest: &Manifest) -> String {
@@ -135,10 +191,15 @@ fn kind_of(manifest: &Manifest) -> String {
     }
 }
 
-async fn create_backups(env: &Env, matches: &ArgMatches) -> Result<(), ExitError> {
+async fn create_backups(
+    env: &Env,
+    open: impl Fn() -> Result<BackupStore>,
+    matches: &ArgMatches,
+) -> Result<(), ExitError> {
     let client = connect(env, matches).await?;
     let names = names(&client, matches).await?;
-    let store = BackupStore::create(env, text(matches, "dir").expect("it is required"))?;
+    // Order: the cluster and the names are checked before a directory is created.
+    let store = open()?;
     let listing = store.list()?;
     for unreadable in &listing.unreadable {
         eprintln!("nyala: {}", unreadable.error.message);
@@ -234,7 +295,11 @@ fn list(store: &BackupStore) -> Result<()> {
         print(&text_table(&header, listing.backups.iter().map(row)));
     }
     for (dir, _) in &listing.unfinished {
-        let state = if store.is_claimed(dir) { "being written" } else { "interrupted, no backup" };
+        let state = match store.run_state(dir) {
+            RunState::Running => "being written",
+            RunState::Unknown => "being written, or interrupted less than a day ago",
+            RunState::Ended => "interrupted, no backup",
+        };
         print(&format!("{dir}: {state}\n"));
     }
     faults(&listing).iter().for_each(|fault| print(&format!("damaged: {fault}\n")));
@@ -305,22 +370,30 @@ fn kept(listing: &StoreListing, removed: &[String]) -> usize {
     listing.backups.iter().filter(|backup| !removed.contains(&backup.dir)).count()
 }
 
-async fn restore_table(env: &Env, matches: &ArgMatches) -> Result<()> {
-    let store = open(env, matches)?;
+async fn restore_table(env: &Env, store: &BackupStore, matches: &ArgMatches) -> Result<()> {
     let until = text(matches, "until").map(|at| timestamp(env, "--until", at)).transpose()?;
     let request = RestoreRequest {
         table: text(matches, "table").expect("it is required").to_string(),
         until_ms: until.map(|at| (at >> 12) / 1000),
         name: text(matches, "as").map(str::to_string),
         replicas: matches.get_one::<i32>("replicas").copied(),
+        target: match (matches.get_flag("resume"), matches.get_flag("into-existing")) {
+            (true, _) => RestoreTarget::Resumed,
+            (_, true) => RestoreTarget::Existing,
+            _ => RestoreTarget::New,
+        },
     };
     let listing = store.list()?;
+    warn_of_kudus(&plan(&listing, &request.table, request.until_ms)?);
     if matches.get_flag("dry-run") {
         print_chain(&plan(&listing, &request.table, request.until_ms)?);
         return Ok(());
     }
     let client = connect(env, matches).await?;
-    let done = restore::restore(&client, &store, &listing, &request).await?;
+    let done = restore::restore(&client, store, &listing, &request).await?;
+    if done.resumed > 0 {
+        print(&format!("{} restored before\n", counted(done.resumed as usize, "file")));
+    }
     let (upserts, deletes) = (grouped(done.upserts), grouped(done.deletes));
     let skipped = match done.skipped {
         0 => String::new(),
@@ -333,6 +406,17 @@ async fn restore_table(env: &Env, matches: &ArgMatches) -> Result<()> {
         counted(done.backups, "backup")
     ));
     Ok(())
+}
+
+/// Names the backups of Kudu in a chain.
+fn warn_of_kudus(chain: &[StoredBackup]) {
+    for backup in chain.iter().filter(|backup| backup.manifest.is_kudus()) {
+        let (dir, files) = (&backup.dir, counted(backup.manifest.parts.len(), "file"));
+        eprintln!(
+            "nyala: {dir}: written by Kudu, without checksums: {files} found, and a file that is missing or changed is \
+             not noticed"
+        );
+    }
 }
 
 /// Returns a number of things: "1 backup", "2 backups".

@@ -27,7 +27,7 @@ use crate::server::flags::Flags;
 use crate::server::logging::LogFormat;
 use nyala_common::env::{BoxFuture, Env};
 
-mod backup;
+pub mod backup;
 mod cluster;
 mod debug;
 mod demo;
@@ -154,12 +154,7 @@ impl Invocation {
                 closes.wait(&env).await;
                 done
             }
-            Invocation::Backup(backup) => {
-                let (watched, closes) = nyala_client::closing::watch(&env);
-                let done = until_interrupted(stop, backup.run(&watched)).await;
-                closes.wait(&env).await;
-                done
-            }
+            Invocation::Backup(backup) => backup.run_until(&env, stop).await,
             Invocation::Cluster(cluster) => until_interrupted(stop, cluster.run(&env)).await,
             Invocation::Debug(debug) => until_interrupted(stop, debug.run(&env)).await,
             Invocation::Demo(demo) => demo.run(&env, stop).await,

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
-use engine::error::{Error, Result};
+use engine::error::{Error, ErrorKind, Result};
 
 use nyala_client::definitions;
 use nyala_client::security::{EncryptionPolicy, SecretText, SecurityConfig};
@@ -12,6 +12,9 @@ use nyala_common::env::Env;
 
 /// Longest wait for a cluster that may not run.
 const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Errors of a cluster that is not there yet.
+const ABSENT: [ErrorKind; 3] = [ErrorKind::Io, ErrorKind::NotReady, ErrorKind::TimedOut];
 
 /// Returns a command that talks to a cluster.
 pub(super) fn base(name: &'static str, about: &'static str) -> Command {
@@ -55,9 +58,27 @@ pub(super) fn many(name: &'static str, value: &'static str, help: &'static str) 
 
 /// Connects to the cluster named on the command line.
 pub(super) async fn connect(env: &Env, matches: &ArgMatches) -> Result<Client> {
+    connect_within(env, matches, PATIENCE).await
+}
+
+/// As [`connect`], for a command that waits longer: it says so after a while.
+pub(super) async fn connect_patiently(env: &Env, matches: &ArgMatches, limit: Duration) -> Result<Client> {
+    let first = connect_within(env, matches, PATIENCE.min(limit)).await;
+    match first {
+        Err(error) if limit > PATIENCE && ABSENT.contains(&error.kind) => {
+            let masters = text(matches, "masters").expect("it has a default");
+            let seconds = limit.as_secs();
+            eprintln!("nyala: no leading master at {masters} yet; waiting up to {seconds} s (--timeout)");
+            connect_within(env, matches, limit - PATIENCE).await
+        }
+        first => first,
+    }
+}
+
+async fn connect_within(env: &Env, matches: &ArgMatches, limit: Duration) -> Result<Client> {
     let masters = text(matches, "masters").expect("it has a default");
     let config = ClientConfig {
-        connect_timeout: PATIENCE,
+        connect_timeout: limit,
         user: env.disks.process_user().map_err(|error| Error::io("look up your user name", &error))?,
         security: security(env, matches)?,
         ..ClientConfig::new(definitions::names(masters))

@@ -154,6 +154,10 @@ pub fn open(
     }
     let others: Vec<_> = data.iter().filter(|dir| dir.path != wal.path).cloned().collect();
     let instances = check::identify(env, (kind, levels), &wal, &others, paths.lost)?;
+    // Order: before any log is opened.
+    if let Some(log) = engine::wal::finish_cut(&wal.disk)? {
+        tracing::warn!(%log, "finished the cut of a log that was interrupted");
+    }
     let uuid = instances[0].1.uuid;
     Ok(ServerDirs { uuid, wal, data, instances: Mutex::new(instances) })
 }

@@ -23,7 +23,7 @@ const BATCH: usize = 100;
 const PAUSE: Duration = Duration::from_millis(300);
 const READ_INTERVAL: Duration = Duration::from_secs(10);
 /// Longest time in which the last read must succeed.
-const LAST_READ_TIMEOUT: Duration = Duration::from_secs(120);
+const LAST_READ_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Numbers of a load.
 #[derive(Default)]

@@ -4,7 +4,7 @@
 //!   draw.rs     rounds of faults from the seed         rows.rs      the rows that must be there
 //!   faults.rs   faults that end by themselves          cli_load.rs  load by the nyala program (the Rust client)
 //!   losses.rs   faults that lose a server's data       Soak.java    load by the Java client
-//!   stage.rs    the cluster, and its check
+//!   stage.rs    the cluster, and its check        background.rs  the soak of a pull request, beside other steps
 //! ```
 //!
 //! - Every read finds each row as its last acknowledged write left it; see [`rows`].
@@ -12,6 +12,7 @@
 //! - After a fault that loses data the cluster is healthy again by what the runbook says, and nothing else.
 //! - At the end `nyala cluster check` and `kudu cluster ksck --checksum_scan` find nothing.
 
+pub(crate) mod background;
 mod cli_load;
 mod draw;
 mod faults;
@@ -55,13 +56,6 @@ pub(crate) struct SoakOptions {
     /// Path of a built nyala program
     #[arg(long, value_name = "PROGRAM")]
     nyala: Option<PathBuf>,
-}
-
-impl SoakOptions {
-    /// Returns the options of a pull request.
-    pub(crate) fn smoke() -> SoakOptions {
-        SoakOptions { minutes: 1, seed: Some(1), nyala: None }
-    }
 }
 
 /// Runs a soak as a step.

@@ -1,17 +1,24 @@
-//! Directory of backups: `<root>/<table id>-<name>/<T in ms>/`.
+//! Backups in a storage: `<root>/<table id>-<name>/<T in ms>/`.
 //!
-//! Invariant: nothing is overwritten. A run claims its directory by creating `CLAIM` and holds that file's lock while
-//! it writes. `.kudu-metadata.json` is created last and removed first.
+//! Invariant: nothing is overwritten. A run claims its directory before it writes to it. `.kudu-metadata.json` is
+//! created last and removed first.
 
+use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
 use std::sync::Arc;
 
-use engine::disk::{Disk, create_dir_durably, read_file};
+#[cfg(test)]
+use engine::disk::Disk;
 use engine::error::{Error, ErrorKind, Result};
+use parquet::file::reader::{FileReader, SerializedFileReader};
 
-use super::files::{InputFile, OutputFile, list_dir};
+use super::files::{InputFile, list_dir};
+use super::kudu_backup;
 use super::kudu_metadata::KUDU_METADATA;
 use super::manifest::{MANIFEST, Manifest, PartEntry};
+use super::storage::{
+    CLAIM, DiskStorage, NewFile, OpenStorage, RunState, Storage, read_file, refuse_password,
+};
 use nyala_common::env::Env;
 
 /// Bytes read at a time to compute a checksum.
@@ -25,7 +32,7 @@ pub struct StoredBackup {
     pub manifest: Manifest,
 }
 
-/// A complete backup that cannot be read: its manifest is damaged, or missing because Kudu wrote the backup.
+/// A complete backup that cannot be read: its manifest is damaged or missing.
 #[derive(Debug, Clone)]
 pub struct UnreadableBackup {
     pub dir: String,
@@ -46,19 +53,16 @@ pub struct StoreListing {
     pub unreadable: Vec<UnreadableBackup>,
 }
 
-/// File that the run which writes a backup creates and locks.
-const CLAIM: &str = ".nyala-run";
-
-/// A directory of backups.
+/// All backups of a location.
 #[derive(Clone)]
 pub struct BackupStore {
     root: String,
-    disk: Arc<dyn Disk>,
+    storage: Arc<dyn Storage>,
 }
 
 /// Writer that counts and sums up the bytes of a new file.
 pub struct PartFile {
-    out: OutputFile,
+    out: Box<dyn NewFile>,
     bytes: u64,
     crc32c: u32,
 }
@@ -87,7 +91,7 @@ impl PartFile {
 /// Directory of a backup being written, which no other run may write to or remove.
 pub struct ClaimedDir {
     pub dir: String,
-    _lock: Box<dyn Send + Sync>,
+    _claim: Box<dyn Send + Sync>,
 }
 
 /// Escapes a table's name as Kudu does, in the form of a submitted web form.
@@ -109,8 +113,8 @@ fn root_of(location: &str) -> Result<&str> {
     // The rest of the location may have a password.
     if let Some((scheme, _)) = root.split_once("://") {
         return Err(Error::unsupported(format!(
-            "a store of kind {scheme}:// is not supported; give a directory (a path or file://PATH), for example one \
-             where the object store is mounted, or copy a directory of backups to it when a run has ended"
+            "a location of kind {scheme}:// is no directory (a path or file://PATH); the program nyala-backup reads \
+             and writes s3://, gs:// and az://"
         )));
     }
     let trimmed = root.trim_end_matches('/');
@@ -123,7 +127,14 @@ impl BackupStore {
         let root = root_of(location)?;
         let disk = env.disks.open(root);
         let disk = disk.map_err(|error| Error::io(format_args!("open {root}"), &error))?;
-        Ok(BackupStore { root: root.to_string(), disk })
+        Ok(BackupStore { root: root.to_string(), storage: Arc::new(DiskStorage(disk)) })
+    }
+
+    /// Opens a location that `others` may know; `None` if it is a directory.
+    pub fn open_other(others: &OpenStorage, location: &str) -> Result<Option<BackupStore>> {
+        refuse_password(location)?;
+        let root = location.trim_end_matches('/').to_string();
+        others(location).transpose().map(|storage| Some(BackupStore { root, storage: storage? }))
     }
 
     /// Opens a directory that exists.
@@ -137,7 +148,7 @@ impl BackupStore {
 
     #[cfg(test)]
     pub(crate) fn on_disk(disk: Arc<dyn Disk>) -> BackupStore {
-        BackupStore { root: "store".to_string(), disk }
+        BackupStore { root: "store".to_string(), storage: Arc::new(DiskStorage(disk)) }
     }
 
     pub fn location(&self) -> &str {
@@ -151,41 +162,33 @@ impl BackupStore {
     /// Creates the directory of a backup. Fails if another run has claimed it.
     pub(crate) fn claim(&self, table_id: &str, table_name: &str, to_ms: u64) -> Result<ClaimedDir> {
         let dir = format!("{table_id}-{}/{to_ms}", escape_name(table_name));
-        let claim = format!("{dir}/{CLAIM}");
-        let create = || {
-            create_dir_durably(&*self.disk, &dir)?;
-            self.disk.create(&claim)?;
-            let lock = self.disk.lock(&claim)?;
-            Ok(ClaimedDir { dir: dir.clone(), _lock: lock })
-        };
-        create().map_err(|error: io::Error| match error.kind() {
-            io::ErrorKind::AlreadyExists => Error::already_present(format!(
-                "another run writes {}/{dir}; run the backup again",
-                self.root
+        match self.storage.claim(&dir) {
+            Ok(claim) => Ok(ClaimedDir { dir, _claim: claim }),
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Err(Error::already_present(
+                format!("another run writes {}/{dir}; run the backup again", self.root),
             )),
-            _ => Error::io(format_args!("create {}/{dir}", self.root), &error),
-        })
+            Err(error) => Err(Error::io(format_args!("create {}/{dir}", self.root), &error)),
+        }
     }
 
-    /// Returns true if a run writes to the directory now.
-    pub fn is_claimed(&self, dir: &str) -> bool {
-        let claim = format!("{dir}/{CLAIM}");
-        // A lock creates its file, which only the run may do.
-        let is_held = |error: io::Error| error.kind() == io::ErrorKind::WouldBlock;
-        self.disk.open(&claim).is_ok() && self.disk.lock(&claim).is_err_and(is_held)
+    /// Returns the state of the run that claimed a directory.
+    pub fn run_state(&self, dir: &str) -> RunState {
+        self.storage.run_state(dir)
     }
 
     /// Creates a file in a claimed directory.
     pub(crate) fn create_part(&self, dir: &str, file: &str) -> Result<PartFile> {
         let path = self.path(dir, file);
-        let created = OutputFile::create_on(self.disk.clone(), &format!("{dir}/{file}"), false);
-        let created = created.map_err(|error| Error::io(format_args!("write {path}"), &error))?;
-        let out = created.ok_or_else(|| Error::already_present(format!("{path} exists")))?;
+        let created = self.storage.create(&format!("{dir}/{file}"));
+        let out = created.map_err(|error| match error.kind() {
+            io::ErrorKind::AlreadyExists => Error::already_present(format!("{path} exists")),
+            _ => Error::io(format_args!("write {path}"), &error),
+        })?;
         Ok(PartFile { out, bytes: 0, crc32c: 0 })
     }
 
     pub(crate) fn open_part(&self, dir: &str, file: &str) -> Result<InputFile> {
-        let opened = InputFile::open_on(&*self.disk, &format!("{dir}/{file}"));
+        let opened = self.storage.open(&format!("{dir}/{file}"));
         opened.map_err(|error| Error::io(format_args!("read {}", self.path(dir, file)), &error))
     }
 
@@ -206,10 +209,10 @@ impl BackupStore {
     /// Reads the manifests of all tables.
     pub fn list(&self) -> Result<StoreListing> {
         let mut listing = StoreListing::default();
-        let tables = self.disk.list("");
+        let tables = self.storage.list("");
         for table in tables.map_err(|error| Error::io(format_args!("list {}", self.root), &error))? {
             let Some((id, name)) = table.split_once('-') else { continue };
-            let runs = match self.disk.list(&table) {
+            let runs = match self.storage.list(&table) {
                 Err(error) if error.kind() == io::ErrorKind::NotADirectory => continue,
                 runs => {
                     runs.map_err(|error| Error::io(format_args!("list {}/{table}", self.root), &error))?
@@ -238,23 +241,44 @@ impl BackupStore {
 
     /// Reads the manifest of a directory; `None` if the backup was not completed.
     fn read_backup(&self, dir: &str) -> Result<Option<Manifest>> {
-        let read = |file: &str| match read_file(&*self.disk, &format!("{dir}/{file}")) {
+        let read = |file: &str| match read_file(&*self.storage, &format!("{dir}/{file}")) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             bytes => bytes.map(Some).map_err(|error| Error::io(format_args!("read {file}"), &error)),
         };
-        if read(KUDU_METADATA)?.is_none() {
-            return Ok(None);
+        let Some(metadata) = read(KUDU_METADATA)? else { return Ok(None) };
+        if let Some(manifest) = read(MANIFEST)? {
+            return Manifest::decode(&manifest).map(Some).map_err(|error| error.context(MANIFEST));
         }
-        let missing =
-            || Error::corrupt(format!("no {MANIFEST}; the file was lost, or Kudu wrote the backup"));
-        let manifest = read(MANIFEST)?.ok_or_else(missing)?;
-        Manifest::decode(&manifest).map(Some).map_err(|error| error.context(MANIFEST))
+        if self.storage.open(&format!("{dir}/{CLAIM}")).is_ok() {
+            // Only runs of nyala create the claim.
+            return Err(Error::corrupt(format!("no {MANIFEST}; the file was lost")));
+        }
+        self.read_kudus(dir, &metadata).map(Some)
+    }
+
+    /// Reads a backup that Kudu wrote: its metadata, and the rows of each file by its footer.
+    fn read_kudus(&self, dir: &str, metadata: &[u8]) -> Result<Manifest> {
+        let mut manifest = kudu_backup::decode(metadata).map_err(|error| error.context(KUDU_METADATA))?;
+        let names = self.storage.list(dir);
+        let names = names.map_err(|error| Error::io(format_args!("list {dir}"), &error))?;
+        for file in names.into_iter().filter(|name| name.starts_with("part-") && name.ends_with(".parquet")) {
+            let input = self.open_part(dir, &file)?;
+            let bytes = input.size_bytes();
+            let rows = parquet_rows(input).map_err(|error| error.context(&file))?;
+            manifest.parts.push(PartEntry { file, tablet: String::new(), bytes, rows, crc32c: 0 });
+        }
+        Ok(manifest)
     }
 
     /// Reads all files of a backup and compares their sizes and checksums. The error names the file.
+    ///
+    /// A backup of Kudu has no checksums: its files were opened when it was listed.
     pub fn verify(&self, backup: &StoredBackup) -> Result<()> {
+        if backup.manifest.is_kudus() {
+            return Ok(());
+        }
         let name = format!("{}/{KUDU_METADATA}", backup.dir);
-        let metadata = read_file(&*self.disk, &name);
+        let metadata = read_file(&*self.storage, &name);
         let metadata =
             metadata.map_err(|error| Error::io(format_args!("read {}/{name}", self.root), &error))?;
         check_crc32c(crc32c::crc32c(&metadata), backup.manifest.kudu_metadata_crc32c)
@@ -270,22 +294,43 @@ impl BackupStore {
         Ok(())
     }
 
+    /// Returns the names of the marks in a directory; none if there is no such directory.
+    pub(crate) fn marks(&self, dir: &str) -> BTreeSet<String> {
+        self.storage.list(dir).unwrap_or_default().into_iter().collect()
+    }
+
+    /// Creates an empty file, if the store can be written.
+    pub(crate) fn add_mark(&self, dir: &str, name: &str) {
+        // The directory has the claim of an earlier mark, or is claimed now.
+        let _ = self.storage.claim(dir);
+        if let Ok(file) = self.storage.create(&format!("{dir}/{name}")) {
+            let _ = file.finish();
+        }
+    }
+
     /// Removes a directory with all its files, the one that completes the backup first.
     pub fn remove(&self, dir: &str) -> Result<()> {
         let remove = || {
-            let mut files = self.disk.list(dir)?;
+            let mut files = self.storage.list(dir)?;
             files.sort_by_key(|file| file != KUDU_METADATA);
             for file in files {
-                self.disk.remove(&format!("{dir}/{file}"))?;
+                self.storage.remove(&format!("{dir}/{file}"))?;
                 if file == KUDU_METADATA {
                     // Order: the backup is gone durably before a part is.
-                    self.disk.sync_dir(dir)?;
+                    self.storage.sync_dir(dir)?;
                 }
             }
-            self.disk.remove(dir)
+            self.storage.remove_dir(dir)
         };
         remove().map_err(|error: io::Error| Error::io(format_args!("remove {}/{dir}", self.root), &error))
     }
+}
+
+/// Returns the number of rows by a Parquet file's footer.
+fn parquet_rows(file: InputFile) -> Result<u64> {
+    let bad = |error: &dyn std::fmt::Display| Error::corrupt(format!("read Parquet: {error}"));
+    let reader = SerializedFileReader::new(file).map_err(|error| bad(&error))?;
+    u64::try_from(reader.metadata().file_metadata().num_rows()).map_err(|error| bad(&error))
 }
 
 fn check_crc32c(found: u32, want: u32) -> Result<()> {

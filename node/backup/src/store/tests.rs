@@ -20,7 +20,7 @@ fn shown(store: &BackupStore) -> String {
     let listing = store.list().expect("a directory");
     let backups = listing.backups.iter().map(|backup| format!("{}: complete", backup.dir));
     let unfinished = listing.unfinished.iter().map(|(dir, _)| {
-        let state = if store.is_claimed(dir) { "claimed" } else { "unfinished" };
+        let state = if store.run_state(dir) == RunState::Running { "claimed" } else { "unfinished" };
         format!("{dir}: {state}")
     });
     let unreadable = listing.unreadable.iter().map(|found| found.error.message.clone());
@@ -31,7 +31,7 @@ fn shown(store: &BackupStore) -> String {
 fn a_directory_is_claimed_by_one_run() {
     let store = BackupStore::on_disk(Arc::new(MemDisk::new(1)));
     let claimed = store.claim("1", "a b", 10).expect("an empty store");
-    assert!(store.is_claimed(&claimed.dir));
+    assert_eq!(store.run_state(&claimed.dir), RunState::Running);
     let error = store.claim("1", "a b", 10).err().expect("it is claimed");
     assert_eq!(error.kind, ErrorKind::AlreadyPresent);
     assert_eq!(shown(&store), "1-a+b/10: claimed");
@@ -52,7 +52,7 @@ fn a_backup_without_its_last_file_does_not_exist() {
     insta::assert_snapshot!(shown(&store), @r"
     1-a+b/30: complete
     1-a+b/10: unfinished
-    store/1-a+b/20: no .nyala-manifest.json; the file was lost, or Kudu wrote the backup
+    store/1-a+b/20: no .nyala-manifest.json; the file was lost
     ");
     dirs.iter().for_each(|dir| store.remove(dir).expect("a directory"));
     assert_eq!(shown(&store), "");
@@ -112,7 +112,7 @@ fn stores_are_directories() {
         let error = root_of(&format!("{scheme}://user:secret@bucket/path")).expect_err("no directory");
         assert_eq!(error.kind, ErrorKind::Unsupported);
         assert!(
-            error.message.contains(&format!("{scheme}:// is not supported; give a directory")),
+            error.message.contains(&format!("a location of kind {scheme}:// is no directory")),
             "{error}"
         );
         assert!(!error.message.contains("secret"), "{error}");

@@ -223,6 +223,11 @@ pub(crate) fn written_block(array: &ArrayRef, column: &ColumnSchema) -> Result<C
     to_block(&cast, column)
 }
 
+/// Returns an array as a column of a table.
+pub fn column_block(array: &ArrayRef, column: &ColumnSchema) -> Result<ColumnBlock, String> {
+    written_block(array, column)
+}
+
 fn cast_to(array: &ArrayRef, column: &ColumnSchema) -> Result<ArrayRef, String> {
     let options = CastOptions { safe: false, ..Default::default() };
     let wanted = arrow_type(column);

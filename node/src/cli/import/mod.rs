@@ -9,14 +9,15 @@ mod rejects;
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use engine::error::{Error, ErrorKind, Result};
 use engine::schema::row_ops::RowOpKind;
 
 use self::options::{ImportOptions, LINE_BITS, tag, unit};
 use super::exit::{ExitError, FAILED, ROWS_REJECTED};
-use super::options::{connect, named, open, option, text};
+use super::options::{connect_patiently, named, open, option, text};
 use super::output::{ProgressUnit, print, progress};
 use super::stream::{FileFormat, InputStream, STANDARD};
 use nyala_backup::files::InputFile;
@@ -64,6 +65,15 @@ pub fn command() -> Command {
         .arg(Arg::new("truncate").long("truncate").action(ArgAction::SetTrue).help(
             "Shorten what does not fit: VARCHAR to its length; in Parquet also digits of numbers and times",
         ))
+        .arg(
+            option(
+                "timeout",
+                "SECONDS",
+                "Longest wait for the cluster, at the start and for each batch of rows",
+            )
+            .value_parser(value_parser!(u64).range(1..=86_400))
+            .default_value("60"),
+        )
         .arg(option("rejects", "FILE", "Skip bad rows and write them, with errors, to this CSV file"))
 }
 
@@ -72,14 +82,17 @@ pub async fn run(env: &Env, matches: &ArgMatches) -> Result<(), ExitError> {
     for (path, _) in options.files.iter().filter(|(path, _)| path != STANDARD) {
         InputFile::open(env, path)?;
     }
-    let table = open(&connect(env, matches).await?, matches).await?;
+    let timeout = Duration::from_secs(*matches.get_one::<u64>("timeout").expect("it has a default"));
+    let table = open(&connect_patiently(env, matches, timeout).await?, matches).await?;
     let kind = match text(matches, "mode") {
         Some("upsert") => RowOpKind::Upsert,
         Some("insert-ignore") => RowOpKind::InsertIgnore,
         _ => RowOpKind::Insert,
     };
     let mut import = Import {
-        session: table.client().session(SessionConfig::new(FlushMode::AutoBackground)),
+        session: table
+            .client()
+            .session(SessionConfig { timeout, ..SessionConfig::new(FlushMode::AutoBackground) }),
         table,
         kind,
         options,
