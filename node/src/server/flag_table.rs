@@ -137,6 +137,11 @@ const WITH_EFFECT: &[FlagSpec] = &[
     F::number("rpc_negotiation_inject_delay_ms", Effective, "0", "for tests: delay of every negotiation")
         .tagged(UNSAFE),
     F::bool("rpc_trace_negotiation", Effective, "false", "logs each connection negotiation"),
+    F::number("rpc_duration_too_long_ms", Effective, "1000",
+        "time in milliseconds from which a call is slow: it is logged with its steps, and has a span")
+        .within(0, 1 << 40)
+        .tagged(EVOLVING)
+        .runtime(),
     F::list(
         "trusted_subnets", Safeguard,
         "127.0.0.0/8,10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,169.254.0.0/16",
