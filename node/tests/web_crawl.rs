@@ -152,6 +152,7 @@ const LINKED: &[&str] = &[
     "/rpcz",
     "/scans",
     "/scrub",
+    "/stacks",
     "/startup",
     "/table",
     "/tables",

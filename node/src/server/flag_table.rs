@@ -62,6 +62,10 @@ const WITH_EFFECT: &[FlagSpec] = &[
     .within(0, 65535)
     .tagged(STABLE),
     F::bool("webserver_enabled", Effective, "true", "serves /metrics and /healthz").tagged(STABLE),
+    F::bool("enable_pprof", Effective, "false",
+        "serves /pprof/profile and /pprof/cmdline, which cost CPU time and show the command line")
+        .tagged(EVOLVING)
+        .runtime(),
     F::list("tserver_master_addrs", Effective, "127.0.0.1:7051", "host:port of every master")
         .of(TabletServer)
         .tagged(STABLE),

@@ -57,9 +57,9 @@ use nyala_common::rpc::server::{RpcHandle, RpcServer};
 use nyala_common::security::ServerSecurity;
 use nyala_proto::kudu::server::ServerStatusPb;
 use nyala_proto::kudu::{HostPortPb, NodeInstancePb, ServerRegistrationPb, VersionInfoPb};
-use pages::process_pages;
 use pages::registry::PageRegistry;
 use pages::startup_progress::StartupProgress;
+use pages::{pprof_page, process_pages};
 use security::ServerIdentity;
 use span_log::SpanLog;
 
@@ -138,6 +138,7 @@ impl ServerContext {
         };
         context.register_own(env);
         process_pages::register(&context.pages, env, &context.memory);
+        pprof_page::register(&context.pages, env, &context.flags);
         process_metrics::register(&context.metrics, env);
         context
     }
