@@ -106,6 +106,11 @@ pub(super) fn parse(name: &str, matches: &ArgMatches) -> BackupCommand {
 }
 
 impl BackupCommand {
+    /// Returns the first word of the command and what follows it.
+    pub(super) fn words(&self) -> (&'static str, &ArgMatches) {
+        (if self.restore { "restore" } else { "backup" }, &self.matches)
+    }
+
     pub async fn run(self, env: &Env) -> Result<(), ExitError> {
         if self.restore {
             return Ok(restore_table(env, &self.matches).await?);
