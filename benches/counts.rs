@@ -30,6 +30,7 @@ use gungraun::{library_benchmark, library_benchmark_group, main};
 #[bench::wal_append("wal.append")]
 #[bench::raft_lead("raft.lead")]
 #[bench::raft_follow("raft.follow")]
+#[bench::spans_off("spans.off")]
 #[bench::frame_encode("frame.encode")]
 #[bench::frame_decode("frame.decode")]
 fn count(mut run: Run) -> Run {

@@ -4,6 +4,7 @@
 //!   release programs ─► nyala man, nyala completions ─► cargo deb ─► target/package/nyala_VERSION_ARCH.deb
 //!   units: systemd-analyze verify; exposure at most 2.5      package: lintian
 //!   mmdebstrap ─► chroot: install, run a server from /etc/nyala, install again, remove, purge; data stays
+//!              └► chroot: a secured cluster of three machines, by the blocks of node/OPERATIONS.md
 //! ```
 
 use std::fs;
@@ -23,6 +24,18 @@ const EXPOSURE_MAX: &str = "25";
 /// Script that runs as root in the fresh system: see the module's picture.
 const TRIAL: &str = include_str!("package_trial.sh");
 
+/// Script that runs the page's blocks, and checks after each what a newcomer should see.
+const CLUSTER: &str = include_str!("package_cluster.sh");
+/// Command that installs packages without questions, and those that the page's blocks use.
+const INSTALL: &str =
+    "env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends /root/nyala.deb";
+const CLUSTER_PACKAGES: &str = "openssl curl apache2-utils prometheus iproute2 procps";
+/// Page and heading of these blocks.
+const PAGE: &str = "node/OPERATIONS.md";
+const HEADING: &str = "## A secured cluster of three machines";
+/// Places of the blocks, in the order of the page: once, or on each machine.
+const BLOCKS: [&str; 5] = ["once", "machine", "once", "once", "machine"];
+
 /// Builds the package and tries it.
 pub(crate) fn run(root: &Path, steps: &mut Steps) {
     let mut package = None;
@@ -33,7 +46,10 @@ pub(crate) fn run(root: &Path, steps: &mut Steps) {
     steps.run("package: units", || check_units(root));
     let Some(package) = package else { return };
     steps.run("package: lintian", || lint(&package));
-    steps.run("package: install, run, upgrade, remove, purge", || try_in_chroot(&package));
+    let files = [("trial.sh", TRIAL.to_owned())];
+    let commands = ["chroot \"$1\" sh -eux /root/trial.sh"];
+    steps.run("package: install, run, upgrade, remove, purge", || try_in_chroot(&package, &files, &commands));
+    steps.run("package: a secured cluster by its page", || try_cluster(root, &package));
 }
 
 fn build(root: &Path) -> Result<PathBuf> {
@@ -95,19 +111,67 @@ fn lint(package: &Path) -> Result<()> {
         .run()
 }
 
-fn try_in_chroot(package: &Path) -> Result<()> {
+/// Runs the page's blocks on three machines.
+fn try_cluster(root: &Path, package: &Path) -> Result<()> {
+    let page = fs::read_to_string(root.join(PAGE)).with_context(|| format!("reading {PAGE}"))?;
+    let mut files = vec![("cluster.sh", CLUSTER.to_owned())];
+    let names = ["1-once", "2-machine", "3-once", "4-once", "5-machine"];
+    files.extend(names.into_iter().zip(page_blocks(&page)?));
+    let install = format!("chroot \"$1\" {INSTALL} {CLUSTER_PACKAGES}");
+    // Namespaces whose root is a mount point: the script makes those of the machines inside.
+    let cluster = "unshare --mount --net chroot \"$1\" sh -eux /root/cluster.sh /root";
+    try_in_chroot(package, &files, &[&install, cluster])
+}
+
+/// Returns the shell blocks below the heading.
+fn page_blocks(page: &str) -> Result<Vec<String>> {
+    let (_, section) = page.split_once(HEADING).with_context(|| format!("{PAGE} has no {HEADING:?}"))?;
+    let section = section.split("\n## ").next().unwrap_or_default();
+    let mut blocks = Vec::new();
+    let mut kinds = Vec::new();
+    for text in section.split("\n```sh ").skip(1) {
+        let (kind, rest) = text.split_once('\n').context("a block has a first line")?;
+        let (script, _) = rest.split_once("\n```").context("a block has an end")?;
+        kinds.push(kind);
+        blocks.push(format!("{script}\n"));
+    }
+    ensure!(kinds == BLOCKS, "the blocks below {HEADING:?} are {kinds:?}, not {BLOCKS:?}");
+    Ok(blocks)
+}
+
+/// Runs commands as root beside a fresh Debian (`$1`), with the package and the files in its `/root`.
+fn try_in_chroot(package: &Path, files: &[(&str, String)], commands: &[&str]) -> Result<()> {
     tools::require(&["mmdebstrap"], &["mmdebstrap"])?;
     let dir = tempfile::tempdir()?;
-    let trial = dir.path().join("trial.sh");
-    fs::write(&trial, TRIAL)?;
-    let copy = |from: &Path, to: &str| format!("--customize-hook=copy-in {} {to}", from.display());
+    let copy = |from: &Path| format!("--customize-hook=copy-in {} /root", from.display());
+    let mut copies = vec![copy(package)];
+    for (name, text) in files {
+        let file = dir.path().join(name);
+        fs::write(&file, text)?;
+        copies.push(copy(&file));
+    }
     let output = CommandLine::new("mmdebstrap")
         .args(["--quiet", "--variant=apt", "--format=null", "--include=systemd,passwd"])
-        .args([copy(package, "/root"), copy(&trial, "/root")])
-        .args(["--customize-hook=chroot \"$1\" sh -eux /root/trial.sh", "bookworm", "/dev/null"])
+        .args(copies)
+        .args(commands.iter().map(|command| format!("--customize-hook={command}")))
+        .args(["bookworm", "/dev/null"])
         .output()?;
     // mmdebstrap turns what a hook prints to its own standard error.
     let passed = output.success && output.stderr.contains("trial: passed");
     ensure!(passed, "the trial did not end:\n{}", output.stderr);
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_page_has_the_blocks_of_the_trial() {
+        let page = include_str!("../../node/OPERATIONS.md");
+        let blocks = page_blocks(page).expect("the blocks are there");
+        assert!(blocks[0].starts_with("mkdir ") && blocks[4].contains("apt-get purge"), "{blocks:?}");
+        let swapped = page.replace("```sh machine", "```sh");
+        assert!(page_blocks(&swapped).is_err(), "a block has left the trial");
+    }
 }

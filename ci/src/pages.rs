@@ -28,7 +28,7 @@ pub(crate) struct PageOptions {
 }
 
 /// Pages in the browser: server (0 the master, 1 a tablet server), path, and text that must be there.
-const PAGES: [(usize, &str, &str); 14] = [
+const PAGES: [(usize, &str, &str); 20] = [
     (0, "/", "healthy"),
     (0, "/check", "Findings"),
     (0, "/tables", "measurements"),
@@ -42,7 +42,13 @@ const PAGES: [(usize, &str, &str); 14] = [
     (1, "/scans", "Scans"),
     (1, "/maintenance-manager", "FlushMRSOp"),
     (1, "/mem-trackers", "Memory"),
+    (0, "/history-holds", "History holds"),
     (1, "/rpcz?html", "Samples"),
+    (1, "/stacks", "another task"),
+    (1, "/threadz", "Workers"),
+    (1, "/memz", "resident"),
+    (1, "/scrub", "Scrub"),
+    (1, "/transactions", "Operations"),
 ];
 
 /// Pages of one tablet, without its id, and text that must be there.

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::command::{CommandLine, cargo, target_dir};
 use crate::nyala_up::NyalaUp;
+use crate::tools::kerberos_feature;
 
 /// A running cluster, stopped when dropped.
 pub(crate) struct TestCluster {
@@ -19,7 +20,9 @@ pub(crate) struct TestCluster {
 impl TestCluster {
     /// Starts a master and three tablet servers, and makes the table `measurements`.
     pub(crate) fn start(root: &Path) -> Result<TestCluster> {
-        cargo(root, &["build", "--quiet", "--package", "node"])?;
+        // With the features of the tests, which have built it.
+        let words = ["build", "--quiet", "--package", "node"];
+        cargo(root, &[&words, kerberos_feature()].concat())?;
         let program = target_dir()?.join("debug/nyala");
         let dir = tempfile::tempdir()?;
         let up = NyalaUp::start(&program, dir.path())?;

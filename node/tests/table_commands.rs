@@ -304,3 +304,36 @@ async fn an_interrupted_export_closes_its_scanner() {
     assert!(world.0.env.timeout(before_it_expires, closed).await.is_some(), "the server keeps the scanner");
     world.0.shutdown().await;
 }
+
+/// Returns name, id and parent of each span in a directory.
+fn spans_in(dir: &str) -> Vec<(String, String, Option<String>)> {
+    let files = fs::read_dir(dir).expect("a directory").map(|file| file.expect("a file").path());
+    let lines: String = files.map(|file| fs::read_to_string(file).expect("text")).collect();
+    let objects = lines.lines().map(|line| serde_json::from_str::<serde_json::Value>(line).expect("JSON"));
+    let spans = objects.flat_map(|line| {
+        line["resourceSpans"][0]["scopeSpans"][0]["spans"].as_array().expect("spans").clone()
+    });
+    let text = |value: &serde_json::Value| value.as_str().map(str::to_owned);
+    spans
+        .map(|span| {
+            let parent = text(&span["parentSpanId"]);
+            (text(&span["name"]).expect("a name"), text(&span["spanId"]).expect("an id"), parent)
+        })
+        .collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_traced_command_is_the_span_above_its_calls() {
+    let world = World::new().await;
+    let dir = world.path("trace");
+    world.run(&["list", "--trace-dir", &dir]).await.expect("it lists");
+    let spans = spans_in(&dir);
+    let (_, command, parent) =
+        spans.iter().find(|(name, ..)| name == "nyala table list").expect("the command");
+    assert_eq!(*parent, None);
+    for call in ["kudu.master.MasterService/ConnectToMaster", "kudu.master.MasterService/ListTables"] {
+        let found = spans.iter().find(|(name, ..)| name == call);
+        let (.., parent) = found.unwrap_or_else(|| panic!("{call}: {spans:?}"));
+        assert_eq!(parent.as_ref(), Some(command), "{call}");
+    }
+}

@@ -75,12 +75,12 @@ async fn pages_are_served() {
     let version = get(&env, &web, "/version").await.1;
     assert!(version.starts_with(r#"{"version_info":{"build_clean_repo":true"#), "{version}");
     assert!(get(&env, &web, "/nothing").await.0.contains("404"));
-    for (path, instead) in
-        [("/stacks", "eu-stack"), ("/pprof/profile", "perf record"), ("/pprof/heap", "/memz")]
-    {
+    for path in ["/pprof/profile", "/pprof/cmdline", "/pprof/heap"] {
         let (status, body) = get(&env, &web, path).await;
-        assert!(status.contains("404") && body.contains(instead), "{path}: {status} {body}");
+        assert!(status.contains("403") && body.contains("--enable_pprof"), "{path}: {status} {body}");
     }
+    let (status, body) = get(&env, &web, "/tracing.html").await;
+    assert!(status.contains("404") && body.contains("/rpcz"), "{status} {body}");
     let posted = send_request(&env, &web, "POST / HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n").await;
     assert!(posted.starts_with("HTTP/1.1 405"), "{posted}");
     assert_eq!(common.status.to_pb().bound_http_addresses[0].port, u32::from(web.local_addr().port()));

@@ -152,6 +152,7 @@ const LINKED: &[&str] = &[
     "/rpcz",
     "/scans",
     "/scrub",
+    "/stacks",
     "/startup",
     "/table",
     "/tables",
@@ -193,7 +194,14 @@ async fn check_rest(env: &Env, leader: SocketAddr, table: &str) {
     let tables = json!({ "tables": [{ "table_id": table, "table_name": TABLE }] });
     assert_eq!(read("/api/v1/tables").await, tables);
     assert_eq!(read("/api/v1/leader").await, json!({ "leader": format!("http://{leader}") }));
+    let spec = read("/api/v1/spec").await;
     let shown = read(&format!("/api/v1/tables/{table}?id=x")).await;
+    let described = &spec["paths"]["/api/v1/tables/{table_id}"]["get"]["responses"]["200"];
+    let described = &described["content"]["application/json"]["schema"]["properties"];
+    let names = |object: &serde_json::Value| {
+        object.as_object().expect("an object").keys().cloned().collect::<Vec<_>>()
+    };
+    assert_eq!((spec["paths"].as_object().expect("paths").len(), names(described)), (3, names(&shown)));
     assert_eq!((&shown["id"], &shown["owner"]), (&json!(table), &json!(OWNER)));
     let [key, column] = &shown["schema"]["columns"].as_array().expect("a list")[..] else {
         panic!("{shown}")

@@ -16,7 +16,7 @@ use engine::wal::{LogEntry, ReplicateEntry, Wal, WalConfig};
 use super::hot_path::{Run, WorkloadSize};
 use crate::mix;
 
-const ENTRY_COUNT: u64 = 200;
+pub(super) const ENTRY_COUNT: u64 = 200;
 const PAYLOAD_BYTES: usize = 1024;
 /// Entries of one batch or of one update.
 const BATCH: usize = 10;

@@ -9,6 +9,7 @@ mod hot_path;
 mod log;
 mod rows;
 mod rowsets;
+mod spans;
 mod wire;
 
 pub use hot_path::{Run, WorkloadSize};
@@ -37,7 +38,7 @@ const fn once(name: &'static str, amount: WorkloadSize, prepare: fn() -> Run) ->
 }
 
 /// All paths, by part.
-pub const PATHS: [HotPath; 25] = [
+pub const PATHS: [HotPath; 26] = [
     often("cells.encode_shuffle", cells::ROWS, cells::encode_shuffle),
     often("cells.decode_shuffle", cells::ROWS, cells::decode_shuffle),
     often("cells.encode_runs", cells::ROWS, cells::encode_runs),
@@ -60,6 +61,7 @@ pub const PATHS: [HotPath; 25] = [
     once("tablet.compact", rows::ROWS, rows::compact),
     once("wal.append", log::BYTES, log::append),
     once("raft.lead", log::ENTRIES, log::lead),
+    often("spans.off", log::ENTRIES, spans::off),
     once("raft.follow", log::ENTRIES, log::follow),
     often("frame.encode", wire::BYTES, wire::encode),
     once("frame.decode", wire::BYTES, wire::decode),

@@ -12,6 +12,10 @@ use crate::command::CommandLine;
 /// Growth above its threshold, in percent, that makes a path slower.
 const GROWTH_MAX: u64 = 5;
 
+/// Paths that may take only a share of another path's instructions, with the share in percent. Both do the same number
+/// of inserts, of which the second is a part.
+const SHARES: [(&str, &str, u64); 1] = [("spans.off", "raft.lead", 1)];
+
 /// Tools besides the code that determine counts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Toolchain {
@@ -90,6 +94,7 @@ impl Thresholds {
         for path in self.instructions.keys().filter(|path| !counted.instructions.contains_key(*path)) {
             verdict.failures.push(format!("{path} has a bar but was not counted"));
         }
+        verdict.check_shares(&counted.instructions);
         if !same {
             let (theirs, ours) = (&self.made, &counted.made);
             writeln!(
@@ -106,6 +111,22 @@ impl Thresholds {
 }
 
 impl CountsVerdict {
+    /// Checks the paths that may take only a share of another one, under any toolchain.
+    fn check_shares(&mut self, instructions: &BTreeMap<String, u64>) {
+        for (part, whole, percent_max) in SHARES {
+            let (Some(part_count), Some(whole_count)) = (instructions.get(part), instructions.get(whole))
+            else {
+                continue;
+            };
+            let percent = *part_count as f64 / (*whole_count).max(1) as f64 * 100.0;
+            writeln!(self.table, "{part:<24} takes {percent:.2} % of {whole}, at most {percent_max} %")
+                .expect("writing to a string");
+            if part_count * 100 > whole_count * percent_max {
+                self.failures.push(format!("{part} takes {percent:.2} % of {whole}"));
+            }
+        }
+    }
+
     fn judge(&mut self, path: &str, before: Option<u64>, now: u64, same: bool) {
         let Some(before) = before else {
             self.failures.push(format!("{path} has no bar"));
@@ -156,6 +177,17 @@ mod tests {
             "a.b                              1051 instructions   +5.10 %\n\
              c.d                              1000 instructions   +0.00 %\n"
         );
+    }
+
+    #[test]
+    fn switched_off_spans_take_at_most_one_percent_of_an_insert() {
+        let counts = |spans| bars([("spans.off", spans), ("raft.lead", 1000)]);
+        let verdict = counts(10).compare(&counts(10));
+        assert!(verdict.failures.is_empty(), "{:?}", verdict.failures);
+        assert!(verdict.table.ends_with("takes 1.00 % of raft.lead, at most 1 %\n"), "{}", verdict.table);
+        let mut other = counts(11);
+        other.made.libc = "other".into();
+        assert_eq!(counts(11).compare(&other).failures[0], "spans.off takes 1.10 % of raft.lead");
     }
 
     #[test]

@@ -88,4 +88,8 @@ impl Tasks for ClosingTasks {
     fn workers(&self) -> Option<nyala_common::env::WorkerStats> {
         self.tasks.workers()
     }
+
+    fn all(&self) -> Vec<nyala_common::env::TaskStats> {
+        self.tasks.all()
+    }
 }

@@ -14,6 +14,7 @@ use nyala_common::env::Env;
 use nyala_common::rpc::RpcErrorCodePb;
 use nyala_common::rpc::client::{CallOptions, Proxy, RpcError};
 use nyala_common::security::RpcCaller;
+use nyala_common::spans::SpanOrigin;
 use nyala_common::wire::errors::error_from_status;
 use nyala_proto::kudu::consensus::raft_peer_pb::Role;
 use nyala_proto::kudu::master::master_error_pb::Code;
@@ -133,7 +134,8 @@ impl MasterCaller {
         features: &[u32],
     ) -> Result<Resp, MasterCallFailure> {
         let until = deadline.min(self.env.now().mono.after(self.rpc_timeout));
-        let options = CallOptions { features: features.to_vec(), ..CallOptions::default() };
+        let options =
+            CallOptions { features: features.to_vec(), span: SpanOrigin::Root, ..CallOptions::default() };
         let called = master.call::<Req, Resp>(MASTER_SERVICE, method, request, until, options).await;
         let response = called.map_err(|error| rpc_failure(master, method, error))?.message;
         match response.error() {

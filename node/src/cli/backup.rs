@@ -138,6 +138,11 @@ pub fn parse_program(matches: &ArgMatches, others: Arc<OpenStorage>) -> BackupCo
 }
 
 impl BackupCommand {
+    /// Returns the first word of the command and what follows it.
+    pub(super) fn words(&self) -> (&'static str, &ArgMatches) {
+        (if self.restore { "restore" } else { "backup" }, &self.matches)
+    }
+
     /// Runs the command to its end, or until `stop` is ready.
     pub async fn run_until(self, env: &Env, stop: BoxFuture<'static, ()>) -> Result<(), ExitError> {
         let (watched, closes) = nyala_client::closing::watch(env);

@@ -29,6 +29,7 @@ use nyala_common::env::{BoxFuture, Env};
 
 pub mod backup;
 mod cluster;
+mod command_trace;
 mod debug;
 mod demo;
 mod documents;
@@ -47,6 +48,7 @@ mod stream;
 mod table;
 mod table_changes;
 
+use command_trace::CommandTrace;
 pub use exit::ExitError;
 use exit::until_interrupted;
 pub use flag_options::ReadFile;
@@ -72,8 +74,9 @@ pub fn command() -> Command {
         .arg_required_else_help(true)
         .after_help("'nyala sql' runs SQL statements: it starts the program nyala-sql beside this one.")
         .subcommands(serve::commands())
-        .subcommands([table::command(), cluster::command(), debug::command(), demo::command()])
-        .subcommands(backup::commands())
+        .subcommands([table::command(), cluster::command()].map(command_trace::option))
+        .subcommands([debug::command(), demo::command()])
+        .subcommands(backup::commands().map(command_trace::option))
         .subcommands(documents::commands())
 }
 
@@ -142,20 +145,27 @@ impl Invocation {
 
     async fn run_to_end(
         self,
-        env: Env,
+        mut env: Env,
         stop: BoxFuture<'static, ()>,
         report: &ReportState,
     ) -> Result<(), ExitError> {
         match self {
             Invocation::Serve(serve) => serve.run(env, stop, report).await,
             Invocation::Table(table) => {
+                let trace = CommandTrace::begin(&mut env, table.words()).await?;
                 let (watched, closes) = nyala_client::closing::watch(&env);
                 let done = until_interrupted(stop, table.run(&watched)).await;
                 closes.wait(&env).await;
-                done
+                trace.end(done).await
             }
-            Invocation::Backup(backup) => backup.run_until(&env, stop).await,
-            Invocation::Cluster(cluster) => until_interrupted(stop, cluster.run(&env)).await,
+            Invocation::Backup(backup) => {
+                let trace = CommandTrace::begin(&mut env, backup.words()).await?;
+                trace.end(backup.run_until(&env, stop).await).await
+            }
+            Invocation::Cluster(cluster) => {
+                let trace = CommandTrace::begin(&mut env, cluster.words()).await?;
+                trace.end(until_interrupted(stop, cluster.run(&env)).await).await
+            }
             Invocation::Debug(debug) => until_interrupted(stop, debug.run(&env)).await,
             Invocation::Demo(demo) => demo.run(&env, stop).await,
             Invocation::Document(document) => document.write(command()),

@@ -83,6 +83,11 @@ pub(super) fn parse(matches: &ArgMatches) -> TableCommand {
 }
 
 impl TableCommand {
+    /// Returns the first word of the command and what follows it.
+    pub(super) fn words(&self) -> (&'static str, &ArgMatches) {
+        ("table", &self.matches)
+    }
+
     pub async fn run(self, env: &Env) -> Result<(), ExitError> {
         let (name, matches) = self.matches.subcommand().expect("clap asks for a command");
         match name {

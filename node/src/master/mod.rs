@@ -88,7 +88,7 @@ use crate::server::{self as common, ServerContext, ServerHealth};
 use crate::server_clock::ServerClock;
 use nyala_common::env::{Env, Listener, TaskHandle};
 use nyala_common::metrics::{MetricSnapshot, MetricSource};
-use nyala_common::rpc::server::{RpcHandle, RpcServer};
+use nyala_common::rpc::server::RpcHandle;
 use nyala_common::security::RpcCaller;
 
 /// Time that running calls have to finish when the server stops.
@@ -271,8 +271,8 @@ impl SystemTabletStartup {
             config: service_config(&self.config),
         });
         pages::register(&self.common, &service);
-        RpcServer::new(self.env.clone(), self.config.rpc.clone())
-            .with_security(self.common.secured(&self.identity))
+        self.common
+            .rpc_server(&self.env, &self.config.rpc, &self.identity)
             .add(service)
             .add(Arc::new(ConsensusService(host)))
             .add(copies)

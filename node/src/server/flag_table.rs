@@ -62,6 +62,10 @@ const WITH_EFFECT: &[FlagSpec] = &[
     .within(0, 65535)
     .tagged(STABLE),
     F::bool("webserver_enabled", Effective, "true", "serves /metrics and /healthz").tagged(STABLE),
+    F::bool("enable_pprof", Effective, "false",
+        "serves /pprof/profile and /pprof/cmdline, which cost CPU time and show the command line")
+        .tagged(EVOLVING)
+        .runtime(),
     F::list("tserver_master_addrs", Effective, "127.0.0.1:7051", "host:port of every master")
         .of(TabletServer)
         .tagged(STABLE),
@@ -137,6 +141,11 @@ const WITH_EFFECT: &[FlagSpec] = &[
     F::number("rpc_negotiation_inject_delay_ms", Effective, "0", "for tests: delay of every negotiation")
         .tagged(UNSAFE),
     F::bool("rpc_trace_negotiation", Effective, "false", "logs each connection negotiation"),
+    F::number("rpc_duration_too_long_ms", Effective, "1000",
+        "time in milliseconds from which a call is slow: it is logged with its steps, and has a span")
+        .within(0, 1 << 40)
+        .tagged(EVOLVING)
+        .runtime(),
     F::list(
         "trusted_subnets", Safeguard,
         "127.0.0.0/8,10.0.0.0/8,172.16.0.0/12,192.168.0.0/16,169.254.0.0/16",

@@ -52,13 +52,14 @@ use host_port::join_host_port;
 pub use host_port::split_host_port;
 use nyala_common::env::{Env, Listener};
 use nyala_common::metrics::{MetricRegistry, MetricSnapshot, MetricValue, table};
-use nyala_common::rpc::server::RpcHandle;
+use nyala_common::rpc::RpcConfig;
+use nyala_common::rpc::server::{RpcHandle, RpcServer};
 use nyala_common::security::ServerSecurity;
 use nyala_proto::kudu::server::ServerStatusPb;
 use nyala_proto::kudu::{HostPortPb, NodeInstancePb, ServerRegistrationPb, VersionInfoPb};
-use pages::process_pages;
 use pages::registry::PageRegistry;
 use pages::startup_progress::StartupProgress;
+use pages::{pprof_page, process_pages};
 use security::ServerIdentity;
 use span_log::SpanLog;
 
@@ -137,6 +138,7 @@ impl ServerContext {
         };
         context.register_own(env);
         process_pages::register(&context.pages, env, &context.memory);
+        pprof_page::register(&context.pages, env, &context.flags);
         process_metrics::register(&context.metrics, env);
         context
     }
@@ -161,10 +163,12 @@ impl ServerContext {
         }
     }
 
-    /// Returns what an RPC server of this identity needs, with the audit log.
-    pub(crate) fn secured(&self, identity: &ServerIdentity) -> ServerSecurity {
+    /// Returns an RPC server of this identity, with the audit log, and the flag's rule for slow calls.
+    pub(crate) fn rpc_server(&self, env: &Env, config: &RpcConfig, identity: &ServerIdentity) -> RpcServer {
         let audit = self.audit.clone().map(|log| log as _);
-        ServerSecurity { audit, ..identity.server() }
+        RpcServer::new(env.clone(), config.clone())
+            .with_security(ServerSecurity { audit, ..identity.server() })
+            .with_slow_call_ms(self.flags.live("rpc_duration_too_long_ms"))
     }
 
     /// Takes the progress of the start that this server has begun, and registers its metrics.

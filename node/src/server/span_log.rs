@@ -19,8 +19,8 @@ use super::flags::Flags;
 use super::line_files::{LineFiles, LineFilesConfig};
 use crate::dirs::ServerKind;
 use nyala_common::env::{Env, TaskHandle};
-use nyala_common::spans::SpanRecorder;
 use nyala_common::spans::otlp::{self, SpanResource};
+use nyala_common::spans::{CallSpan, SpanRecorder};
 
 /// Spans in one line.
 const LINE_SPANS_MAX: usize = 512;
@@ -29,12 +29,15 @@ const LINE_INTERVAL: Duration = Duration::from_secs(1);
 /// Longest wait for the last spans when the server stops.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The running span log of one server.
+/// The running span log of one server, or of one command.
 pub(crate) struct SpanLog {
     env: Env,
     closing: Arc<Notify>,
     task: Box<dyn TaskHandle>,
 }
+
+/// Files of a command's spans.
+const COMMAND_FILES: LineFilesConfig = LineFilesConfig { bytes_max: 64 << 20, files_max: 4, sync: false };
 
 impl SpanLog {
     /// Switches the spans of `env` on and starts their task, if the flags ask for it.
@@ -53,20 +56,50 @@ impl SpanLog {
             files_max: usize::try_from(flags.number("trace_files_max")).unwrap_or(usize::MAX),
             sync: false,
         };
-        let open = || LineFiles::open(env, &dir, server.to_string(), config);
-        let files =
-            env.run(open).await.map_err(|error| Error::io("open the span log (trace_dir)", &error))?;
-        let ratio = flags.number("trace_sampled_per_million") as f64 / 1e6;
-        env.spans = SpanRecorder::new(env.rng.next_u64(), ratio);
         let resource = SpanResource {
             service: format!("nyala-{}", kind.name().replace(' ', "-")),
             instance: server.to_string(),
             version: env!("CARGO_PKG_VERSION"),
         };
+        let ratio = flags.number("trace_sampled_per_million") as f64 / 1e6;
+        let log = SpanLog::start(env, &dir, "trace_dir", config, resource, |env| {
+            env.spans = SpanRecorder::new(env.rng.next_u64(), ratio);
+        });
+        log.await.map(Some)
+    }
+
+    /// Records one command with all its calls in `dir`. Returns the command's own span.
+    pub(crate) async fn of_command(env: &mut Env, dir: &str) -> Result<(SpanLog, CallSpan)> {
+        let instance = env.random_uuid().to_string();
+        let resource =
+            SpanResource { service: "nyala".to_owned(), instance, version: env!("CARGO_PKG_VERSION") };
+        let mut command = None;
+        let log = SpanLog::start(env, dir, "--trace-dir", COMMAND_FILES, resource, |env| {
+            let (recorder, span) = SpanRecorder::of_program(env.rng.next_u64());
+            (env.spans, command) = (recorder, Some(span));
+        });
+        let log = log.await?;
+        Ok((log, command.expect("it is switched on")))
+    }
+
+    /// Opens the files, switches the spans on, and starts the task.
+    async fn start(
+        env: &mut Env,
+        dir: &str,
+        setting: &str,
+        config: LineFilesConfig,
+        resource: SpanResource,
+        switch_on: impl FnOnce(&mut Env),
+    ) -> Result<SpanLog> {
+        let open = || LineFiles::open(env, dir, resource.instance.clone(), config);
+        let opened = env.run(open).await;
+        let files =
+            opened.map_err(|error| Error::io(format_args!("open the span log ({setting})"), &error))?;
+        switch_on(env);
         let closing = Arc::<Notify>::default();
         let writer = SpanWriter { env: env.clone(), files, resource, is_failing: false, lost: 0 };
         let task = env.spawn("span log", writer.run(closing.clone()));
-        Ok(Some(SpanLog { env: env.clone(), closing, task }))
+        Ok(SpanLog { env: env.clone(), closing, task })
     }
 
     /// Writes the last spans and ends the task.

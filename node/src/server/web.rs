@@ -118,7 +118,7 @@ async fn until_silent(env: &Env, connection: &ConnectionState) {
     loop {
         env.sleep(if known == 0 { HEADER_TIMEOUT } else { REQUEST_TIMEOUT }).await;
         let requests = connection.requests();
-        if requests == known {
+        if requests == known && !connection.is_answering() {
             return;
         }
         known = requests;
@@ -131,8 +131,12 @@ async fn answer(env: &Env, stream: Stream, state: Arc<ConnectionState>, web: Arc
     let service = service_fn(move |request: Request<Incoming>| {
         state.request_begun();
         // No page reads a body.
-        let (web, env, request) = (web.clone(), served.clone(), request.map(drop));
-        async move { Ok::<_, Infallible>(web_routes::respond(&web, &env, &request).await) }
+        let (web, env, request, state) = (web.clone(), served.clone(), request.map(drop), state.clone());
+        async move {
+            let answer = web_routes::respond(&web, &env, &request).await;
+            state.request_ended();
+            Ok::<_, Infallible>(answer)
+        }
     });
     let mut http = http1::Builder::new();
     http.auto_date_header(false).max_buf_size(HEADER_BYTES_MAX);

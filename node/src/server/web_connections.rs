@@ -42,6 +42,8 @@ pub(super) struct ConnectionState {
     address: IpAddr,
     /// Headers received.
     requests: AtomicU64,
+    /// Headers whose answer is complete.
+    answered: AtomicU64,
     /// Notified when the connection is dropped for others.
     dropped: Notify,
 }
@@ -50,6 +52,16 @@ impl ConnectionState {
     /// Records that the header of a request is complete.
     pub(super) fn request_begun(&self) {
         self.requests.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Records that the answer to a request is complete.
+    pub(super) fn request_ended(&self) {
+        self.answered.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// Returns true while an answer is being made: a profile takes as long as its reader asked for.
+    pub(super) fn is_answering(&self) -> bool {
+        self.answered.load(Ordering::Relaxed) < self.requests()
     }
 
     /// Returns the number of requests.
@@ -107,8 +119,9 @@ impl Connections {
             }
         }
         let id = self.next.fetch_add(1, Ordering::Relaxed);
+        let none = || AtomicU64::new(0);
         let state =
-            Arc::new(ConnectionState { address, requests: AtomicU64::new(0), dropped: Notify::new() });
+            Arc::new(ConnectionState { address, requests: none(), answered: none(), dropped: Notify::new() });
         open.insert(id, state.clone());
         drop(open);
         Some(OpenConnection { connections: self.clone(), id, state })

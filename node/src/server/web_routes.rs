@@ -215,6 +215,7 @@ fn page(
         Err(error) => {
             let status = match error.kind {
                 PageErrorKind::BadRequest => StatusCode::BAD_REQUEST,
+                PageErrorKind::Forbidden => StatusCode::FORBIDDEN,
                 PageErrorKind::NotFound => StatusCode::NOT_FOUND,
                 PageErrorKind::NotReady => StatusCode::SERVICE_UNAVAILABLE,
             };

@@ -120,7 +120,7 @@ pub async fn run(mut env: Env, mut config: TserverConfig) -> Result<RunningTserv
         web.attach(common.clone());
     }
     let identity = ServerIdentity::new(&env, config.security.as_ref(), &common.status.rpc_address().0)?;
-    let rpc = RpcServer::new(env.clone(), config.rpc.clone()).with_security(common.secured(&identity));
+    let rpc = common.rpc_server(&env, &config.rpc, &identity);
     let completed = restore_results(&rpc, &env);
     let addr = common.status.rpc_address();
     let tablets = TabletManager::new(

@@ -14,15 +14,17 @@ use std::sync::Arc;
 use engine::disk::{Disk, DiskFile, DiskSpace};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
+use super::task_registry::{WaitMark, marked_work};
+
 /// A disk whose blocking calls delay no other task.
 pub(super) struct BlockingDisk<D>(pub D);
 
 /// Runs `wait` without delaying other tasks, if the runtime has other threads to run them.
 fn run_blocking<R>(wait: impl FnOnce() -> R) -> R {
-    match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
+    marked_work(WaitMark::Device, || match Handle::try_current().map(|runtime| runtime.runtime_flavor()) {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(wait),
         _ => wait(),
-    }
+    })
 }
 
 fn file(opened: io::Result<Arc<dyn DiskFile>>) -> io::Result<Arc<dyn DiskFile>> {

@@ -19,9 +19,13 @@ pub mod kerberos_double;
 #[cfg(any(test, feature = "testing"))]
 pub mod mem_net;
 pub mod os;
+mod os_stream;
 #[cfg(any(test, feature = "testing"))]
 pub mod partitionable_net;
 mod process_stats;
+#[cfg(feature = "pprof")]
+mod profiler;
+mod task_registry;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 
@@ -42,6 +46,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use crate::spans::SpanRecorder;
 use kerberos::Kerberos;
 pub use process_stats::{ProcessStats, ThreadStats, WorkerStats};
+pub use task_registry::{TaskState, TaskStats};
 
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -149,6 +154,16 @@ pub trait Tasks: Send + Sync {
     /// Returns the work of the threads that run tasks; `None` if there are no such threads.
     fn workers(&self) -> Option<WorkerStats> {
         None
+    }
+    /// Returns the tasks that have not ended, the oldest first; none if the environment keeps no list.
+    fn all(&self) -> Vec<TaskStats> {
+        Vec::new()
+    }
+    /// Samples the CPU time of the process for `time`, and returns a profile in pprof's format. Only one profile is
+    /// made at a time. Environments without a process have none.
+    fn cpu_profile(&self, _time: Duration) -> BoxFuture<'static, io::Result<Vec<u8>>> {
+        let message = "this program was built without its profiler (cargo feature pprof)";
+        Box::pin(async move { Err(io::Error::new(io::ErrorKind::Unsupported, message)) })
     }
 }
 

@@ -23,6 +23,10 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream, UdpSocket};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::blocking_disk::BlockingDisk;
+use super::os_stream::OsStream;
+#[cfg(feature = "pprof")]
+use super::profiler::RunningProfile;
+use super::task_registry::{Marked, TaskRegistry, TaskStats, WaitMark, marked_work};
 use super::{
     BoxFuture, Clock, ClockSync, Datagrams, Disks, Env, Listener, MemoryBudget, Net, ProcessStats, Rng,
     Stream, TaskHandle, Tasks, ThreadStats, WorkerStats,
@@ -67,8 +71,8 @@ impl OsEnv {
         Ok(Env {
             clock: clock.clone(),
             disks: Arc::new(OsDisks),
+            tasks: Arc::new(OsTasks { registry: clock.registry() }),
             net: Arc::new(OsNet { clock }),
-            tasks: Arc::new(OsTasks),
             memory: Arc::new(OsMemory { limit }),
             rng: Arc::new(OsRng { rng: Mutex::new(ChaCha12Rng::from_seed(seed)) }),
             observer: ObserverHandle::default(),
@@ -95,6 +99,12 @@ impl OsClock {
     fn tokio(&self, at: Instant) -> tokio::time::Instant {
         // A sleep of a century never ends in practice, and the sum must not overflow.
         self.start + Duration::from_nanos(at.0).min(Duration::from_secs(100 * 365 * 24 * 3600))
+    }
+
+    /// Returns a registry of tasks that reads this clock.
+    fn registry(&self) -> Arc<TaskRegistry> {
+        let start = self.start;
+        TaskRegistry::new(move || Instant(start.elapsed().as_nanos() as u64))
     }
 
     fn error_micros(&self, elapsed: Duration) -> u64 {
@@ -126,7 +136,7 @@ impl Clock for OsClock {
     }
 
     fn sleep_until(&self, until: Instant) -> BoxFuture<'static, ()> {
-        Box::pin(tokio::time::sleep_until(self.tokio(until)))
+        Box::pin(Marked(WaitMark::Timer, Box::pin(tokio::time::sleep_until(self.tokio(until)))))
     }
 
     fn synchronisation(&self) -> ClockSync {
@@ -230,7 +240,7 @@ impl Net for OsNet {
 
     fn connect(&self, addr: SocketAddr, deadline: Instant) -> BoxFuture<'_, io::Result<Stream>> {
         Box::pin(async move {
-            let connect = TcpStream::connect(addr);
+            let connect = Marked(WaitMark::Network, Box::pin(TcpStream::connect(addr)));
             let stream = match tokio::time::timeout_at(self.clock.tokio(deadline), connect).await {
                 Ok(connected) => connected?,
                 Err(_) => {
@@ -272,7 +282,7 @@ impl Net for OsNet {
 fn to_stream(stream: TcpStream) -> io::Result<Stream> {
     // Frames are flushed whole; Nagle's algorithm would only delay the last segment.
     stream.set_nodelay(true)?;
-    Ok(Box::new(stream))
+    Ok(Box::new(OsStream(stream)))
 }
 
 struct OsDatagrams(UdpSocket);
@@ -299,13 +309,16 @@ impl Listener for OsListener {
 
     fn accept(&mut self) -> BoxFuture<'_, io::Result<(Stream, SocketAddr)>> {
         Box::pin(async move {
-            let (stream, remote) = self.listener.accept().await?;
+            let accept = Box::pin(self.listener.accept());
+            let (stream, remote) = Marked(WaitMark::Network, accept).await?;
             Ok((to_stream(stream)?, remote))
         })
     }
 }
 
-struct OsTasks;
+struct OsTasks {
+    registry: Arc<TaskRegistry>,
+}
 
 struct OsTask(tokio::task::JoinHandle<()>);
 
@@ -320,16 +333,16 @@ impl TaskHandle for OsTask {
 }
 
 impl Tasks for OsTasks {
-    fn spawn(&self, _name: &'static str, future: BoxFuture<'static, ()>) -> Box<dyn TaskHandle> {
-        Box::new(OsTask(tokio::spawn(future)))
+    fn spawn(&self, name: &'static str, future: BoxFuture<'static, ()>) -> Box<dyn TaskHandle> {
+        Box::new(OsTask(tokio::spawn(self.registry.register(name, future))))
     }
 
     fn run<'a>(&'a self, work: &'a mut (dyn FnMut() + Send)) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             match Handle::current().runtime_flavor() {
                 // No other worker thread exists that could run the other tasks.
-                RuntimeFlavor::CurrentThread => work(),
-                _ => tokio::task::block_in_place(work),
+                RuntimeFlavor::CurrentThread => marked_work(WaitMark::Work, work),
+                _ => marked_work(WaitMark::Work, || tokio::task::block_in_place(work)),
             }
         })
     }
@@ -347,6 +360,20 @@ impl Tasks for OsTasks {
             busy: busy.collect(),
             tasks: metrics.num_alive_tasks() as u64,
             queued: metrics.global_queue_depth() as u64,
+        })
+    }
+
+    fn all(&self) -> Vec<TaskStats> {
+        self.registry.all()
+    }
+
+    #[cfg(feature = "pprof")]
+    fn cpu_profile(&self, time: Duration) -> BoxFuture<'static, io::Result<Vec<u8>>> {
+        Box::pin(async move {
+            let began = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            let running = RunningProfile::start(began)?;
+            tokio::time::sleep(time).await;
+            tokio::task::spawn_blocking(move || running.finish(time)).await?
         })
     }
 }
@@ -374,9 +401,11 @@ impl MemoryBudget for OsMemory {
     fn threads(&self) -> Vec<ThreadStats> {
         let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return Vec::new() };
         // A thread that ends in the meantime has no text.
-        let stat = |task: std::fs::DirEntry| std::fs::read_to_string(task.path().join("stat")).ok();
-        let mut threads: Vec<ThreadStats> =
-            tasks.flatten().filter_map(stat).filter_map(|text| ThreadStats::parse(&text)).collect();
+        let stats = |task: std::fs::DirEntry| {
+            let read = |name: &str| std::fs::read_to_string(task.path().join(name)).ok();
+            ThreadStats::parse(&read("stat")?, &read("wchan").unwrap_or_default())
+        };
+        let mut threads: Vec<ThreadStats> = tasks.flatten().filter_map(stats).collect();
         threads.sort_by_key(|thread| thread.id);
         threads
     }

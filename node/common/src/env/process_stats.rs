@@ -23,6 +23,8 @@ pub struct ThreadStats {
     pub name: String,
     /// State as the kernel names it: `R` running, `S` sleeping, `D` waiting for a device.
     pub state: char,
+    /// Function of the kernel in which the thread sleeps; empty if it runs or the kernel does not tell.
+    pub waits_in: String,
     /// CPU time in milliseconds.
     pub user_ms: u64,
     pub system_ms: u64,
@@ -40,8 +42,8 @@ pub struct WorkerStats {
 }
 
 impl ThreadStats {
-    /// Parses the text of `/proc/self/task/ID/stat`.
-    pub fn parse(stat: &str) -> Option<ThreadStats> {
+    /// Parses the texts of `stat` and `wchan` in `/proc/self/task/ID`.
+    pub fn parse(stat: &str, wchan: &str) -> Option<ThreadStats> {
         let (id, rest) = stat.split_once(" (")?;
         // The name of a thread may contain parentheses and spaces.
         let (name, rest) = rest.rsplit_once(") ")?;
@@ -51,6 +53,8 @@ impl ThreadStats {
             id: id.parse().ok()?,
             name: name.to_owned(),
             state: fields.first()?.chars().next()?,
+            // A thread that does not sleep has 0.
+            waits_in: if wchan == "0" { String::new() } else { wchan.to_owned() },
             user_ms: ticks(11)? * 1000 / TICKS_PER_SECOND,
             system_ms: ticks(12)? * 1000 / TICKS_PER_SECOND,
         })
@@ -108,9 +112,16 @@ mod tests {
         };
         assert_eq!(ProcessStats::parse(stat, status, limits, 9), expected);
         assert_eq!(ProcessStats::parse("", "", "", 0), ProcessStats::default());
-        let thread =
-            ThreadStats { id: 7, name: "a) b".to_owned(), state: 'S', user_ms: 2500, system_ms: 310 };
-        assert_eq!(ThreadStats::parse(stat), Some(thread));
-        assert_eq!(ThreadStats::parse("7 (cut"), None);
+        let thread = |waits_in: &str| ThreadStats {
+            id: 7,
+            name: "a) b".to_owned(),
+            state: 'S',
+            waits_in: waits_in.to_owned(),
+            user_ms: 2500,
+            system_ms: 310,
+        };
+        assert_eq!(ThreadStats::parse(stat, "futex_wait"), Some(thread("futex_wait")));
+        assert_eq!(ThreadStats::parse(stat, "0"), Some(thread("")));
+        assert_eq!(ThreadStats::parse("7 (cut", "0"), None);
     }
 }

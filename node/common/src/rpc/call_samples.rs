@@ -34,6 +34,8 @@ pub struct CallSample {
     pub timeout: Option<Duration>,
     /// Times of the call's steps.
     pub steps: StepTimes,
+    /// True if the call took long by the server's rule ([`is_slow`]).
+    pub is_slow: bool,
 }
 
 /// Upper ends of the classes but the last.
@@ -54,8 +56,9 @@ pub struct CallSamples {
     logged: Mutex<(u64, u64)>,
 }
 
-/// Time of a call from which it is slow, and the share of its caller's timeout.
-const SLOW: Duration = Duration::from_secs(1);
+/// Time of a call in milliseconds from which it is slow, unless the server's flag says otherwise.
+pub(super) const SLOW_MS: u64 = 1_000;
+/// Share of its caller's timeout from which a call is slow.
 const TIMEOUT_PERCENT: u32 = 75;
 /// Lines about slow calls in a second.
 const LINES_PER_SECOND_MAX: u64 = 10;
@@ -71,7 +74,7 @@ impl CallSamples {
 
     /// Records a call that has ended at `now`.
     pub(super) fn record(&self, sample: CallSample, now: Instant) {
-        if is_slow(&sample) {
+        if sample.is_slow {
             self.slow.fetch_add(1, Ordering::Relaxed);
             self.log(&sample, now);
         }
@@ -116,10 +119,10 @@ impl CallSamples {
     }
 }
 
-/// Returns true for a call that took long, or most of the time that its caller waits.
-pub(super) fn is_slow(sample: &CallSample) -> bool {
-    let most = sample.timeout.map(|timeout| timeout * TIMEOUT_PERCENT / 100);
-    sample.took >= SLOW || most.is_some_and(|most| sample.took > most)
+/// Returns true for a time of a call that is long, or most of the time that its caller waits.
+pub(super) fn is_slow(took: Duration, timeout: Option<Duration>, slow_ms: u64) -> bool {
+    let most = timeout.map(|timeout| timeout * TIMEOUT_PERCENT / 100);
+    took >= Duration::from_millis(slow_ms) || most.is_some_and(|most| took > most)
 }
 
 #[cfg(test)]
@@ -138,6 +141,7 @@ mod tests {
             took: Duration::from_millis(took_ms),
             timeout: None,
             steps: StepTimes::default(),
+            is_slow: took_ms >= SLOW_MS,
         }
     }
 
@@ -158,9 +162,9 @@ mod tests {
 
     #[test]
     fn a_call_that_takes_most_of_its_timeout_is_slow() {
-        let quick = CallSample { timeout: Some(Duration::from_millis(100)), ..sample(0, 75) };
-        assert!(!is_slow(&quick));
-        assert!(is_slow(&CallSample { took: Duration::from_millis(76), ..quick }));
-        assert!(is_slow(&sample(0, 1000)) && !is_slow(&sample(0, 999)));
+        let (millis, timeout) = (Duration::from_millis, Some(Duration::from_millis(100)));
+        assert!(is_slow(millis(76), timeout, SLOW_MS) && !is_slow(millis(75), timeout, SLOW_MS));
+        assert!(is_slow(millis(1000), None, SLOW_MS) && !is_slow(millis(999), None, SLOW_MS));
+        assert!(is_slow(millis(7), None, 7) && is_slow(millis(0), None, 0) && !is_slow(millis(6), None, 7));
     }
 }

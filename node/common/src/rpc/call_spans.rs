@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use engine::time::ClockReading;
 
-use super::call_samples::{CallSample, is_slow};
+use super::call_samples::CallSample;
 use super::call_steps::CallStep;
 use crate::spans::{CallSpan, Span, SpanKind, SpanRecorder, SpanValue, since_1970};
 
@@ -24,7 +24,7 @@ pub(super) fn record(spans: &SpanRecorder, now: ClockReading, span: Option<CallS
     if !spans.is_on() {
         return;
     }
-    let late = || is_slow(call).then(|| spans.late_root()).flatten();
+    let late = || call.is_slow.then(|| spans.late_root()).flatten();
     let Some(span) = span.or_else(late) else { return };
     let start = since_1970(now, call.received);
     let nanos = |time: std::time::Duration| start.saturating_add(time.as_nanos() as u64);

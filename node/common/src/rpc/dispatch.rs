@@ -17,7 +17,7 @@ use bytes::Bytes;
 use engine::time::Instant;
 
 use super::call_audit::CallAudit;
-use super::call_samples::CallSample;
+use super::call_samples::{CallSample, is_slow};
 use super::call_spans;
 use super::call_steps::{CallStep, CallSteps, StepTimes};
 use super::frame;
@@ -42,6 +42,8 @@ pub(super) struct RpcShared {
     pub(super) results: Arc<TrackedResults>,
     pub(super) counters: Arc<RpcCounters>,
     pub(super) latencies: Arc<RpcLatencies>,
+    /// Time of a call in milliseconds from which it is slow.
+    pub(super) slow_call_ms: Arc<AtomicU64>,
     pub(super) stopping: AtomicBool,
     pub(super) calls: Arc<CallsInFlight>,
 }
@@ -447,6 +449,7 @@ async fn run(shared: &RpcShared, queued: &QueuedService, queued_call: QueuedCall
         took: Duration::ZERO,
         timeout: call.deadline.map(|deadline| deadline.since(received)),
         steps: StepTimes::default(),
+        is_slow: false,
     };
     match call.request_id.clone().filter(|_| method.tracked) {
         Some(id) => run_tracked(shared, service, &id, (call, audit), responder).await,
@@ -455,6 +458,7 @@ async fn run(shared: &RpcShared, queued: &QueuedService, queued_call: QueuedCall
     let now = shared.env.now();
     steps.mark(CallStep::Answered, now.mono);
     (sample.took, sample.steps) = (now.mono.since(received), steps.times());
+    sample.is_slow = is_slow(sample.took, sample.timeout, shared.slow_call_ms.load(Ordering::Relaxed));
     let calls = shared.latencies.of(queued.service.name(), method.name);
     calls.times.record_micros(sample.took);
     if sample.timeout.is_some_and(|timeout| sample.took > timeout) {

@@ -8,11 +8,12 @@ use engine::sync::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::sync::Notify;
 
+use super::call_samples::SLOW_MS;
 use super::connection;
 use super::dispatch::{QueuedService, RpcShared, count};
 pub use super::dispatch::{RpcCounters, TrackedResults};
@@ -29,18 +30,29 @@ pub struct RpcServer {
     security: ServerSecurity,
     services: BTreeMap<&'static str, Arc<QueuedService>>,
     results: Arc<TrackedResults>,
+    slow_call_ms: Arc<AtomicU64>,
 }
 
 impl RpcServer {
     pub fn new(env: Env, config: RpcConfig) -> RpcServer {
         let results = Arc::new(TrackedResults::new(&config));
-        RpcServer { env, config, security: ServerSecurity::default(), services: BTreeMap::new(), results }
+        let slow_call_ms = Arc::new(AtomicU64::new(SLOW_MS));
+        let security = ServerSecurity::default();
+        RpcServer { env, config, security, services: BTreeMap::new(), results, slow_call_ms }
     }
 
     /// Sets the server's credentials and verifiers. Without them there is neither TLS nor a proof of identity.
     #[must_use]
     pub fn with_security(mut self, security: ServerSecurity) -> RpcServer {
         self.security = security;
+        self
+    }
+
+    /// Sets the number that holds the time of a call in milliseconds from which it is slow; 0 makes all calls slow. The
+    /// owner may change it while the server runs.
+    #[must_use]
+    pub fn with_slow_call_ms(mut self, slow_call_ms: Arc<AtomicU64>) -> RpcServer {
+        self.slow_call_ms = slow_call_ms;
         self
     }
 
@@ -68,6 +80,7 @@ impl RpcServer {
             results: self.results,
             counters: Arc::default(),
             latencies: Arc::default(),
+            slow_call_ms: self.slow_call_ms,
             stopping: AtomicBool::new(false),
             calls: Arc::default(),
         });

@@ -113,6 +113,8 @@ pub struct SpanRecorder(Option<Arc<Recording>>);
 struct Recording {
     /// Requests are sampled whose random number is below.
     sampled_below: u64,
+    /// Span of the whole program, above the requests; `None` for a server.
+    program: Option<SpanContext>,
     state: Mutex<RecordingState>,
     /// Notified when spans wait.
     waiting: Notify,
@@ -147,7 +149,18 @@ impl SpanRecorder {
         let sampled_below = (ratio.clamp(0.0, 1.0) * u64::MAX as f64) as u64;
         let state = RecordingState { random: seed, queue: VecDeque::new(), lost: 0 };
         let waiting = Notify::new();
-        SpanRecorder(Some(Arc::new(Recording { sampled_below, state: Mutex::new(state), waiting })))
+        let recording = Recording { sampled_below, program: None, state: Mutex::new(state), waiting };
+        SpanRecorder(Some(Arc::new(recording)))
+    }
+
+    /// Creates a recorder of a program that is one span itself, with all its requests below. The seed comes from the
+    /// environment.
+    pub fn of_program(seed: u64) -> (SpanRecorder, CallSpan) {
+        let mut state = RecordingState { random: seed, queue: VecDeque::new(), lost: 0 };
+        let program = new_root(&mut state);
+        let (state, waiting) = (Mutex::new(state), Notify::new());
+        let recording = Recording { sampled_below: u64::MAX, program: Some(program.context), state, waiting };
+        (SpanRecorder(Some(Arc::new(recording))), program)
     }
 
     /// Returns true if spans are recorded.
@@ -158,6 +171,9 @@ impl SpanRecorder {
     /// Begins the span of a request, if it is sampled.
     pub fn root(&self) -> Option<CallSpan> {
         let recording = self.0.as_ref()?;
+        if let Some(program) = recording.program {
+            return self.child(program);
+        }
         let mut state = recording.state.lock();
         if state.next_u64() >= recording.sampled_below {
             return None;

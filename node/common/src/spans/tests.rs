@@ -34,6 +34,18 @@ fn a_recorder_that_is_off_gives_no_spans() {
 }
 
 #[test]
+fn the_requests_of_a_program_are_below_its_span() {
+    let (recorder, program) = SpanRecorder::of_program(1);
+    assert_eq!(program.parent, None);
+    for _ in 0..3 {
+        let request = recorder.begin(SpanOrigin::Root).expect("all are recorded");
+        assert_eq!(request.context.trace, program.context.trace);
+        assert_eq!(request.parent, Some(program.context.span));
+        assert_ne!(request.context.span, program.context.span);
+    }
+}
+
+#[test]
 fn the_ratio_is_the_share_of_sampled_requests() {
     let sampled = |ratio| {
         let recorder = SpanRecorder::new(1, ratio);

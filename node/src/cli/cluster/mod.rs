@@ -154,6 +154,11 @@ pub(super) fn parse(matches: &ArgMatches) -> ClusterCommand {
 }
 
 impl ClusterCommand {
+    /// Returns the first word of the command and what follows it.
+    pub(super) fn words(&self) -> (&'static str, &ArgMatches) {
+        ("cluster", &self.matches)
+    }
+
     pub async fn run(self, env: &Env) -> Result<(), ExitError> {
         let (name, matches) = self.matches.subcommand().expect("clap asks for a command");
         if let ("upgrade", Some((step, matches))) = (name, matches.subcommand()) {

@@ -34,7 +34,7 @@ type PageFn = fn(Arc<MasterService>, PageOptions) -> BoxFuture<'static, PageResu
 
 /// Registers the pages of a master.
 pub(super) fn register(common: &ServerContext, service: &Arc<MasterService>) {
-    let pages: [(&'static str, Option<&'static str>, PageFn); 14] = [
+    let pages: [(&'static str, Option<&'static str>, PageFn); 15] = [
         ("/check", Some("Check"), |service, _| Box::pin(check(service))),
         ("/tables", Some("Tables"), |service, _| Box::pin(all_tables(service))),
         ("/tablet-servers", Some("Tablet servers"), |service, _| Box::pin(tablet_servers(service))),
@@ -45,6 +45,7 @@ pub(super) fn register(common: &ServerContext, service: &Arc<MasterService>) {
         ("/api/v1/tables", None, |service, _| Box::pin(rest_tables(service))),
         ("/api/v1/tables/<id>", None, |service, options| Box::pin(rest_table(service, options))),
         ("/api/v1/leader", None, |service, _| Box::pin(rest_leader(service))),
+        ("/api/v1/spec", None, |_, _| Box::pin(std::future::ready(Ok(PageBody::Json(rest::spec()))))),
         ("/ipki-ca-cert", None, |service, _| Box::pin(authority_pem(service))),
         ("/ipki-ca-cert-pem", None, |service, _| Box::pin(authority_pem(service))),
         ("/ipki-ca-cert-der", None, |service, _| Box::pin(authority_der(service))),

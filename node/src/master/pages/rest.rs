@@ -22,6 +22,37 @@ fn running(catalog: &Catalog) -> impl Iterator<Item = TableEntry<'_>> {
     catalog.tables().filter(|table| table.record.state == TableLifecycle::Running)
 }
 
+/// Returns the description of these paths, in the form of OpenAPI 3.
+pub(super) fn spec() -> Value {
+    let get = |summary: &str, answer: Value, parameters: Value| {
+        let error = |text: &str| json!({ "description": text });
+        json!({ "get": {
+            "summary": summary,
+            "parameters": parameters,
+            "responses": {
+                "200": { "description": summary, "content": { "application/json": { "schema": answer } } },
+                "404": error("the table does not exist"),
+                "503": error("another master leads, or the catalog is being loaded"),
+            },
+        } })
+    };
+    let object = |names: &[&str]| {
+        let member = |name: &&str| ((*name).to_owned(), json!({}));
+        json!({ "type": "object", "properties": names.iter().map(member).collect::<Map<_, _>>() })
+    };
+    let of_table = ["name", "id", "schema", "partition_schema", "owner", "comment", "extra_config"];
+    let id = json!([{ "name": "table_id", "in": "path", "required": true, "schema": { "type": "string" } }]);
+    json!({
+        "openapi": "3.0.3",
+        "info": { "title": "nyala's catalog, to read", "version": env!("CARGO_PKG_VERSION") },
+        "paths": {
+            "/api/v1/tables": get("ids and names of all tables", object(&["tables"]), json!([])),
+            "/api/v1/tables/{table_id}": get("one table", object(&of_table), id),
+            "/api/v1/leader": get("address of the leading master", object(&["leader"]), json!([])),
+        },
+    })
+}
+
 /// Returns ids and names of the tables.
 pub(super) fn tables(catalog: &Catalog) -> Value {
     let table =

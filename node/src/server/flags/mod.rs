@@ -386,5 +386,10 @@ impl Flags {
     }
 }
 
+/// Returns true if the value of a flag is a secret, or leads to one, and must not be shown.
+pub fn is_secret(name: &str) -> bool {
+    name.contains("password") || spec(name).is_some_and(|spec| spec.tags.contains(&"sensitive"))
+}
+
 #[cfg(test)]
 mod tests;

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::options::PageOptions;
 use super::page::{PageBlock, PageCell, PageTable, Severity, WebPage, fact};
 use super::registry::{PageError, PageErrorKind};
-use crate::server::flags::{FlagState, Flags};
+use crate::server::flags::{FlagState, Flags, is_secret};
 use crate::server::logging;
 use crate::server::{SOFTWARE_VERSION, ServerContext};
 
@@ -29,16 +29,6 @@ const REDACTED: &str = "[redacted]";
 /// Returns what to use instead of a page of Kudu's that is not here, if the path is one.
 pub fn absent(path: &str) -> Option<&'static str> {
     Some(match path {
-        "/stacks" => {
-            "stacks: not collected in the process; eu-stack -p PID or gdb -p PID print them. /threadz shows the \
-             threads and their CPU time, /rpcz?html the steps at which calls wait, /transactions what is in flight"
-        }
-        "/pprof/profile" | "/pprof/growth" | "/pprof/contention" | "/pprof/symbol" | "/pprof/cmdline" => {
-            "pprof: no profiler is in the process; perf record -g -p PID makes a profile of it"
-        }
-        "/pprof/heap" => {
-            "pprof: the allocator is built without its profiler; /memz and /mem-trackers show what has the memory"
-        }
         "/tracing.html" => {
             "tracing: spans are files; see the setting trace_dir, and /rpcz?html for sampled calls"
         }
@@ -48,8 +38,7 @@ pub fn absent(path: &str) -> Option<&'static str> {
 
 /// Returns the value of a flag, if it is no secret.
 fn shown_value(flag: &FlagState) -> String {
-    let is_secret = flag.spec.tags.contains(&"sensitive") || flag.spec.name.contains("password");
-    if is_secret && !flag.value.is_empty() { REDACTED.to_owned() } else { flag.value.clone() }
+    if is_secret(flag.spec.name) && !flag.value.is_empty() { REDACTED.to_owned() } else { flag.value.clone() }
 }
 
 /// Returns the settings. Its text has Kudu's two parts: the settings that are not at their default, then all.

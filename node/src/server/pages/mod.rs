@@ -16,6 +16,7 @@ pub mod json;
 pub mod options;
 pub mod overview;
 pub mod page;
+pub mod pprof_page;
 pub mod process_pages;
 pub mod registry;
 pub mod rpc_page;

@@ -1,10 +1,11 @@
-//! Pages of the process: its memory beside what the server tracks, and its threads.
+//! Pages of the process: its memory beside what the server tracks, its threads, and its tasks.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use engine::memory::{MemTracker, MemUsage};
-use nyala_common::env::{BoxFuture, Env, ProcessStats, ThreadStats, WorkerStats};
+use nyala_common::env::{BoxFuture, Env, ProcessStats, TaskStats, ThreadStats, WorkerStats};
 
 use super::options::PageOptions;
 use super::page::{PageBlock, PageCell, PageTable, Severity, WebPage, fact};
@@ -24,6 +25,12 @@ pub fn register(pages: &PageRegistry, env: &Env, tracked: &Arc<MemTracker>) {
         Box::pin(async move { Ok(page.into()) })
     };
     pages.register("/threadz", Some("Threads"), Arc::new(threads_page));
+    let (budget, tasks) = (env.memory.clone(), env.tasks.clone());
+    let stacks_page = move |_: PageOptions| -> BoxFuture<'static, PageResult> {
+        let page = stacks(&tasks.all(), &budget.threads());
+        Box::pin(async move { Ok(page.into()) })
+    };
+    pages.register("/stacks", Some("Tasks"), Arc::new(stacks_page));
 }
 
 /// Returns the memory of the process: resident, tracked, and the difference of the two.
@@ -62,6 +69,75 @@ pub fn threads(threads: &[ThreadStats], workers: Option<WorkerStats>) -> WebPage
         page = page.with(PageBlock::table("workers", "Workers, which run tasks", workers_table(&workers)));
     }
     page.with(PageBlock::table("threads", "Threads of the process", threads_table(threads)))
+}
+
+/// Returns the tasks with what each waits for, and the threads with the kernel's function in which each sleeps.
+pub fn stacks(tasks: &[TaskStats], threads: &[ThreadStats]) -> WebPage {
+    let running = tasks.iter().filter(|task| task.state.is_running()).count();
+    let facts =
+        vec![fact("tasks", "tasks that have not ended", tasks.len()), fact("running", "run now", running)];
+    WebPage::new("Tasks")
+        .with(PageBlock::facts("counts", "", facts))
+        .with(PageBlock::table("groups", "Tasks by name and state", groups_table(tasks)))
+        .with(PageBlock::table("tasks", "Tasks, the oldest first", tasks_table(tasks)))
+        .with(PageBlock::table("threads", "Threads of the process", sleeps_table(threads)))
+}
+
+fn groups_table(tasks: &[TaskStats]) -> PageTable {
+    let mut groups: BTreeMap<(&str, String), (usize, Option<Duration>)> = BTreeMap::new();
+    for task in tasks {
+        let (count, longest) = groups.entry((task.name, task.state.text())).or_default();
+        *count += 1;
+        *longest = (*longest).max(task.since);
+    }
+    let columns = [
+        ("name", "Name"),
+        ("waits", "Does, or waits for"),
+        ("tasks", "Tasks"),
+        ("longest", "Longest since a run"),
+    ];
+    let mut table = PageTable::new(&columns);
+    for ((name, state), (count, longest)) in groups {
+        table.row(vec![name.into(), state.into(), count.into(), longest.into()]);
+    }
+    table
+}
+
+fn tasks_table(tasks: &[TaskStats]) -> PageTable {
+    let columns = [
+        ("id", "Id"),
+        ("name", "Name"),
+        ("waits", "Does, or waits for"),
+        ("since", "Since its last run began"),
+        ("age", "Age"),
+        ("runs", "Runs"),
+    ];
+    let mut table = PageTable::new(&columns);
+    for task in tasks {
+        table.row(vec![
+            task.id.into(),
+            task.name.into(),
+            task.state.text().into(),
+            task.since.into(),
+            task.age.into(),
+            task.polls.into(),
+        ]);
+    }
+    table
+}
+
+fn sleeps_table(threads: &[ThreadStats]) -> PageTable {
+    let columns = [("id", "Id"), ("name", "Name"), ("state", "State"), ("waits", "Sleeps in")];
+    let mut table = PageTable::new(&columns);
+    for thread in threads {
+        table.row(vec![
+            thread.id.to_string().into(),
+            thread.name.clone().into(),
+            state(thread.state),
+            thread.waits_in.clone().into(),
+        ]);
+    }
+    table
 }
 
 fn workers_table(workers: &WorkerStats) -> PageTable {
@@ -106,6 +182,8 @@ fn state(letter: char) -> PageCell {
 
 #[cfg(test)]
 mod tests {
+    use nyala_common::env::TaskState;
+
     use super::*;
     use crate::server::pages::html::{self, PageFrame};
     use crate::server::pages::options::PageOptions;
@@ -142,6 +220,7 @@ mod tests {
             id,
             name: name.to_owned(),
             state,
+            waits_in: String::new(),
             user_ms: 1234,
             system_ms: 5,
         };
@@ -150,5 +229,26 @@ mod tests {
         let workers = WorkerStats { busy, tasks: 30, queued: 1 };
         insta::assert_snapshot!("threads", rendered(&threads(&all, Some(workers))));
         assert_eq!(threads(&[], None).blocks.len(), 2);
+    }
+
+    #[test]
+    fn the_tasks_of_a_process() {
+        let task = |id, name, since, state| TaskStats {
+            id,
+            name,
+            age: Duration::from_secs(70),
+            polls: 3,
+            since: Some(Duration::from_millis(since)),
+            state,
+        };
+        let tasks = [
+            task(1, "replica", 9, TaskState::WAITING),
+            task(2, "<log>", 1, TaskState::RUNS),
+            task(9, "replica", 3_000, TaskState::WAITING),
+        ];
+        let waits_in = "futex_wait_queue".to_owned();
+        let thread =
+            ThreadStats { id: 7, name: "<tokio>".to_owned(), state: 'S', waits_in, user_ms: 0, system_ms: 0 };
+        insta::assert_snapshot!("stacks", rendered(&stacks(&tasks, &[thread])));
     }
 }

@@ -29,6 +29,8 @@ impl From<WebPage> for PageBody {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PageErrorKind {
     BadRequest,
+    /// The page is switched off.
+    Forbidden,
     NotFound,
     /// The server does not have the content yet.
     NotReady,

@@ -151,6 +151,7 @@ struct World {
     echo: Arc<Echo>,
     server: RpcHandle,
     addr: SocketAddr,
+    slow_call_ms: Arc<AtomicU64>,
 }
 
 impl World {
@@ -165,10 +166,11 @@ impl World {
     async fn secure(env: Env, config: RpcConfig, security: ServerSecurity) -> World {
         let echo = Arc::new(Echo::default());
         let listener = env.net.listen("127.0.0.1:0".parse().expect("an address")).await.expect("it listens");
+        let slow_call_ms = Arc::new(AtomicU64::new(1_000));
         let server = RpcServer::new(env.clone(), config).with_security(security);
-        let server = server.add(echo.clone()).serve(listener);
+        let server = server.with_slow_call_ms(slow_call_ms.clone()).add(echo.clone()).serve(listener);
         let addr = server.local_addr();
-        World { env, echo, server, addr }
+        World { env, echo, server, addr, slow_call_ms }
     }
 
     fn after(&self, millis: u64) -> Instant {

@@ -132,3 +132,16 @@ fn the_feature_is_offered_only_with_spans_and_answered_only_to_an_offer() {
     assert_ne!(replies[0], replies[3]);
     assert_eq!(servers.map(|server| server.spans_agreed()), [false, false, false, true]);
 }
+
+#[tokio::test(start_paused = true)]
+async fn the_time_of_slow_calls_changes_while_the_server_runs() {
+    let server = SpanRecorder::new(1, 0.0);
+    let (world, connection) = world(server.clone(), SpanRecorder::default()).await;
+    for (slow_ms, slow, spans) in [(1_000, 0, 0), (0, 1, 1), (1_000, 1, 0)] {
+        world.slow_call_ms.store(slow_ms, Ordering::Relaxed);
+        echo(&world, &connection, SpanOrigin::None).await;
+        assert_eq!(world.server.latencies().samples.slow(), slow);
+        let calls = recorded(&server).iter().filter(|span| span.kind == SpanKind::Server).count();
+        assert_eq!(calls, spans, "a slow call has a span in any case");
+    }
+}

@@ -14,7 +14,7 @@ use super::archive::Bundle;
 use nyala_common::env::Env;
 
 /// Pages of servers of both kinds, and the names of their files. Pages that a server does not have are left out.
-const PAGES: [(&str, &str); 22] = [
+const PAGES: [(&str, &str); 23] = [
     ("/?raw", "overview.txt"),
     ("/readyz", "readyz.txt"),
     ("/version", "version.json"),
@@ -24,6 +24,7 @@ const PAGES: [(&str, &str); 22] = [
     ("/metrics", "metrics.json"),
     ("/metrics_prometheus", "metrics.prom"),
     ("/mem-trackers?raw", "memory.txt"),
+    ("/stacks?raw", "tasks.txt"),
     ("/rpcz", "rpcz.json"),
     ("/scrub?raw", "scrub.txt"),
     ("/logs?raw", "log.txt"),
