@@ -1,5 +1,5 @@
-//! O13: servers do not repeat calls that change or copy tablets without a pause. Each such call is refused now and then,
-//! and repeated; one that is repeated at once occupies two servers until its cause is gone.
+//! O13: servers do not repeat calls that change or copy tablets without a pause. Each such call is refused now and
+//! then, and repeated; one that is repeated at once occupies two servers until its cause is gone.
 
 use std::time::Duration;
 

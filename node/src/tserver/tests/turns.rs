@@ -49,7 +49,8 @@ async fn tasks_of_write(fixture: &Fixture, tasks: &CountedTasks, key: i32, text:
     tasks.calls.load(Ordering::Relaxed) - before
 }
 
-/// Writes rows from `key` on until one takes no task: the loop may be in a turn of its own before. Returns the next key.
+/// Writes rows from `key` on until one takes no task: the loop may be in a turn of its own before. Returns the next
+/// key.
 async fn write_without_task(fixture: &Fixture, tasks: &CountedTasks, key: i32) -> i32 {
     for key in key..key + 100 {
         if tasks_of_write(fixture, tasks, key, "small").await == 0 {
