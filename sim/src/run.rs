@@ -217,7 +217,7 @@ fn check_availability(plan: &Plan, workload: &Workload, injector: &FaultInjector
         throttles: plan.cluster.memory < AMPLE_MEMORY,
         is_replicated: plan.cluster.replicas >= 3 && !plan.may_lose_acknowledged(),
         attempt: plan.cluster.rpc_timeout,
-        reads_slowly: plan.cluster.rpc_timeout < plan.devices.op * BATCH_DISK_OPS,
+        is_slow: plan.cluster.rpc_timeout < plan.devices.op * BATCH_DISK_OPS,
         is_impatient: plan.cluster.rpc_timeout < plan.cluster.raft_heartbeat * 4,
     };
     let operations = workload.history().operations();

@@ -132,18 +132,22 @@ pub fn read_rows(tablet: &Tablet) -> Result<Vec<(SystemRowKey, Vec<u8>)>> {
     keyed(read_from(tablet, SnapshotChoice::Latest, None)?)
 }
 
-/// Reads the cluster's row and the rows after it, as far as this replica has applied them. A leader that has not caught
-/// up may read it too, since this is no read of the latest state.
+/// Reads the cluster's row and the rows after it, as far as this replica has applied them.
 pub fn read_from_cluster(tablet: &Tablet) -> Result<Vec<(SystemRowKey, Vec<u8>)>> {
-    let (entry_type, _) = SystemRowKey::Cluster.columns();
-    let applied = SnapshotChoice::At(tablet.mvcc().last_applied().next());
-    keyed(read_from(tablet, applied, Some(vec![entry_type as u8 ^ 0x80]))?)
+    keyed(read_applied(tablet, SystemRowKey::Cluster.columns().0 as u8)?)
 }
 
-/// Reads the rows of the cluster's secrets, which are the last ones.
+/// Reads the rows of the cluster's secrets, which are the last ones, as far as this replica has applied them.
 pub fn read_secrets(tablet: &Tablet) -> Result<Vec<(SystemRowKey, Vec<u8>)>> {
+    keyed(read_applied(tablet, SECRETS_ENTRY_TYPE as u8)?)
+}
+
+/// Reads the applied rows from an entry type on. A leader that has not caught up may read them too, since this is no
+/// read of the latest state.
+fn read_applied(tablet: &Tablet, first_entry_type: u8) -> Result<Vec<StoredSystemRow>> {
+    let applied = SnapshotChoice::At(tablet.mvcc().last_applied().next());
     // The first byte of an encoded key is the entry type with its sign bit flipped.
-    keyed(read_from(tablet, SnapshotChoice::Latest, Some(vec![SECRETS_ENTRY_TYPE as u8 ^ 0x80]))?)
+    read_from(tablet, applied, Some(vec![first_entry_type ^ 0x80]))
 }
 
 fn keyed(rows: Vec<StoredSystemRow>) -> Result<Vec<(SystemRowKey, Vec<u8>)>> {

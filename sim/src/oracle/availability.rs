@@ -52,8 +52,9 @@ pub struct Conditions<'a> {
     pub throttles: bool,
     /// True if a call may end before a replica learns that its snapshot is safe: heartbeats are too rare.
     pub is_impatient: bool,
-    /// True if an attempt may be over before a batch of a scan is read: devices are slow.
-    pub reads_slowly: bool,
+    /// True if devices are slow: an attempt may be over before a batch of a scan is read, and all of them before every
+    /// tablet has changed.
+    pub is_slow: bool,
     /// True if tablets have replicas enough to do without one server.
     pub is_replicated: bool,
     /// Time of one attempt. A call on a model table shares its deadline with those before it, and may have had less.
@@ -141,21 +142,21 @@ fn unanswered<'a>(operation: &'a HistoryOp, conditions: &Conditions<'_>) -> Opti
         // The request was looked at.
         Some(Invalid | NotFound | AlreadyPresent | Unsupported) => None,
         Some(Throttled) if conditions.throttles => None,
-        Some(TimedOut)
-            if conditions.reads_slowly && is_read(operation) && error.message.ends_with(NO_RESPONSE) =>
-        {
-            None
-        }
+        Some(TimedOut) if conditions.is_slow && may_be_slow(operation, error) => None,
         Some(Throttled | NotReady | NotLeader | Aborted | Corrupt | TimedOut | NotAuthorized | Io) | None => {
             Some(error)
         }
     }
 }
 
-fn is_read(operation: &HistoryOp) -> bool {
+/// Returns true for a read of many pages, and for an alteration, which creates tablets or stores the schema of each.
+fn may_be_slow(operation: &HistoryOp, error: &CallError) -> bool {
+    let has_no_response = error.message.ends_with(NO_RESPONSE);
     match &operation.request {
-        ClientRequest::Scan(_) => true,
-        ClientRequest::Other(text) => text.starts_with("read "),
+        ClientRequest::Scan(_) => has_no_response,
+        ClientRequest::Other(text) => {
+            text.starts_with("alter ") || (has_no_response && text.starts_with("read "))
+        }
         ClientRequest::Write { .. } | ClientRequest::Operator(_) => false,
     }
 }
@@ -260,7 +261,7 @@ mod tests {
         judged_with(operations, false)
     }
 
-    fn judged_with(operations: &[HistoryOp], reads_slowly: bool) -> (usize, u64) {
+    fn judged_with(operations: &[HistoryOp], is_slow: bool) -> (usize, u64) {
         let (from, to) = (Duration::from_secs(10), Some(Duration::from_secs(20)));
         let down = Disturbance { hosts: vec![Host::Tserver(1)], kind: "down", from, to };
         let settle = Duration::from_secs(5);
@@ -271,7 +272,7 @@ mod tests {
             throttles: false,
             is_impatient: false,
             is_replicated: false,
-            reads_slowly,
+            is_slow,
             attempt: settle,
         };
         let mut report = OracleReport::default();
@@ -309,7 +310,7 @@ mod tests {
                 throttles: false,
                 is_impatient: false,
                 is_replicated: false,
-                reads_slowly: false,
+                is_slow: false,
                 attempt: Duration::from_secs(2),
             };
             let mut report = OracleReport::default();
@@ -349,7 +350,7 @@ mod tests {
                 throttles: false,
                 is_impatient: false,
                 is_replicated,
-                reads_slowly: false,
+                is_slow: false,
                 attempt: settle,
             };
             let mut report = OracleReport::default();
@@ -373,15 +374,18 @@ mod tests {
     }
 
     #[test]
-    fn a_scan_on_slow_devices_may_have_no_response_in_time() {
+    fn a_scan_or_alteration_on_slow_devices_may_have_no_response_in_time() {
         let slow = CallOutcome::Failed(Error::timed_out("Scan: no response in time").into());
         let scan = operation(ClientRequest::Other("read a model table".into()), 0, 9, slow.clone());
         assert_eq!(judged_with(std::slice::from_ref(&scan), true), (0, 1));
         assert_eq!(judged_with(&[scan], false), (1, 1));
         assert_eq!(judged_with(&[write(0, 9, slow)], true), (1, 1));
         let late = CallOutcome::Failed(Error::timed_out("the tablet did not reach the timestamp").into());
-        let scan = operation(ClientRequest::Other("read a model table".into()), 0, 9, late);
+        let scan = operation(ClientRequest::Other("read a model table".into()), 0, 9, late.clone());
         assert_eq!(judged_with(&[scan], true), (1, 1));
+        let alter = operation(ClientRequest::Other("alter table 0".into()), 0, 9, late);
+        assert_eq!(judged_with(std::slice::from_ref(&alter), true), (0, 1), "every tablet stores its schema");
+        assert_eq!(judged_with(&[alter], false), (1, 1));
     }
 
     #[test]
