@@ -43,7 +43,7 @@ const FIELDS: [&str; 4] = ["History: ", "Caught by: ", "Profile: ", "Control: "]
 const HEAD: &str = "# Bugs that shipped
 
 Written by `cargo sim mutants`. Each row is a bug of Apache Kudu or of a system of its kind, reported under `issue` and
-planted here as a mutant of one to five lines. `killed by`: the oracle or invariant that reported a violation first.
+a mutant here, of one to five lines. `killed by`: the oracle or invariant that reported a violation first.
 `plan`: profile, size and seed of that run. `needs`: kinds of faults without which the mutant survives that plan; `?`:
 not determined. `runs`, `CPU s`: all runs of the search, the killing one included, on one core. [MUTANTS.md](MUTANTS.md)
 has all mutants.
