@@ -383,23 +383,22 @@ mod tests {
     /// A stream that takes no more leaves the frame to the connection's task, which sends it later.
     #[tokio::test]
     async fn a_full_socket_leaves_the_frame_to_the_connection() {
-        let (queue, env) = (Arc::new(SendQueue::default()), mem_net::env());
+        let (queue, env) = (SendQueue::default(), mem_net::env());
         let (near, mut far) = tokio::io::duplex(7);
-        let sending = tokio::spawn({
-            let queue = queue.clone();
-            async move {
-                let _socket = queue.attach(near);
-                queue.send_all(&env, None).await
-            }
-        });
-        tokio::task::yield_now().await;
-        put(&queue, FrameSender::Here);
-        put(&queue, FrameSender::Here);
-        assert!(queue.is_above(0), "two frames are longer than the pipe");
-        let mut received = [0; 10];
-        far.read_exact(&mut received).await.expect("all arrives");
-        assert_eq!(&received, b"frameframe");
-        queue.close();
-        sending.await.expect("it ends").expect("the stream is good");
+        let sending = async {
+            let _socket = queue.attach(near);
+            queue.send_all(&env, None).await
+        };
+        let sends = async {
+            put(&queue, FrameSender::Here);
+            put(&queue, FrameSender::Here);
+            assert!(queue.is_above(0), "two frames are longer than the pipe");
+            let mut received = [0; 10];
+            far.read_exact(&mut received).await.expect("all arrives");
+            assert_eq!(&received, b"frameframe");
+            queue.close();
+        };
+        let (sent, ()) = tokio::join!(sending, sends);
+        sent.expect("the stream is good");
     }
 }

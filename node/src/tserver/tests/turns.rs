@@ -78,6 +78,7 @@ async fn a_write_that_waits_for_a_sync_takes_a_task() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[allow(clippy::disallowed_methods, reason = "tasks of the test, not of the node")]
 async fn a_write_during_a_turn_waits_for_it_on_a_task() {
     let (fixture, tasks) = counted(without_sync).await;
     let replica =
