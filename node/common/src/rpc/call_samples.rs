@@ -34,7 +34,7 @@ pub struct CallSample {
     pub timeout: Option<Duration>,
     /// Times of the call's steps.
     pub steps: StepTimes,
-    /// True if the call took long by the server's rule ([`is_slow`]).
+    /// True if the call took long: `rpc_duration_too_long_ms`, or most of its timeout.
     pub is_slow: bool,
 }
 
