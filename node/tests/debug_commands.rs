@@ -181,7 +181,7 @@ fn the_end_of_a_log_is_cut() {
         code 0
 
         cut --after 2 --force --yes
-        nyala: wals/TABLET.bak has the log before an earlier cut; remove it, or move its files back if that cut was interrupted
+        nyala: wals/TABLET.bak has the log before an earlier cut; remove it
         code 1
 
         cut --after 3

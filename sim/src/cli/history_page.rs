@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     const PATCH: &str =
-        "# A bug that shipped.\n# History: KUDU-1\n# Caught by: rows (a restart).\n--- a/x\n+++ b/x\n";
+        "# A bug: it shipped.\n# History: KUDU-1\n# Caught by: rows (a restart).\n--- a/x\n+++ b/x\n";
 
     fn result(caught: Option<(&str, &str)>) -> MutantResult {
         let caught = caught.map(|(oracle, run)| (oracle.to_string(), run.to_string()));
