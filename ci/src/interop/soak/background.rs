@@ -18,6 +18,9 @@ const MINUTES: &str = "10";
 /// Seed of the faults of a pull request.
 const SEED: &str = "1";
 
+/// This program, also after its file was deleted: a lean run drops builds that no later step needs.
+const THIS_PROGRAM: &str = "/proc/self/exe";
+
 /// A soak that runs.
 pub(crate) struct BackgroundSoak {
     child: Child,
@@ -44,14 +47,15 @@ impl BackgroundSoak {
         fs::copy(target_dir()?.join("release/nyala"), &program).context("copying the program")?;
         let log = target.join("soak.log");
         let out = File::create(&log)?;
-        let child = Command::new(std::env::current_exe()?)
+        let child = Command::new(THIS_PROGRAM)
             .args(["soak", "--minutes", MINUTES, "--seed", SEED, "--nyala"])
             .arg(&program)
             .env("CARGO_MANIFEST_DIR", root.join("ci"))
             .stdin(Stdio::null())
             .stdout(out.try_clone()?)
             .stderr(out)
-            .spawn()?;
+            .spawn()
+            .context("starting the soak")?;
         Ok(BackgroundSoak { child, log })
     }
 
