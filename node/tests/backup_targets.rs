@@ -11,6 +11,7 @@ mod backup_world;
 mod embedded;
 
 use std::fs;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -33,7 +34,7 @@ async fn import(world: &World, name: &str, rows: &str) {
     world.run(&["table", "import", name, &input, "--mode", "upsert"]).await;
 }
 
-fn numbers(keys: std::ops::Range<i32>, value: &str) -> String {
+fn numbers(keys: Range<i32>, value: &str) -> String {
     let rows: String = keys.map(|k| format!("{k},{value}\n")).collect();
     format!("k,v\n{rows}")
 }
@@ -49,16 +50,21 @@ fn forge(file: &Path, part: usize) -> Vec<u8> {
     bytes
 }
 
+/// Backs a table up with the rows `first`, then incrementally after the rows `second` were written and row 0 deleted.
+async fn back_up_twice(world: &World, backups: &str, first: Range<i32>, second: Range<i32>) {
+    create(world, "t", &COLUMNS).await;
+    import(world, "t", &numbers(first, "first")).await;
+    world.run(&["backup", "create", backups, "t"]).await;
+    import(world, "t", &numbers(second, "second")).await;
+    world.run(&["table", "delete", "t", "k=0"]).await;
+    world.run(&["backup", "create", backups, "t", "--incremental"]).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_restore_that_failed_is_resumed() {
     let mut world = World::new().await;
     let backups = world.path("backups");
-    create(&world, "t", &COLUMNS).await;
-    import(&world, "t", &numbers(0..50, "first")).await;
-    world.run(&["backup", "create", &backups, "t"]).await;
-    import(&world, "t", &numbers(25..75, "second")).await;
-    world.run(&["table", "delete", "t", "k=0"]).await;
-    world.run(&["backup", "create", &backups, "t", "--incremental"]).await;
+    back_up_twice(&world, &backups, 0..50, 25..75).await;
     let rows = world.rows("t").await;
 
     let restore = ["restore", &backups, "t", "--as", "u"];
@@ -108,12 +114,7 @@ fn marks(backups: &str) -> usize {
 async fn a_restore_into_a_table_replaces_rows_and_keeps_others() {
     let mut world = World::new().await;
     let backups = world.path("backups");
-    create(&world, "t", &COLUMNS).await;
-    import(&world, "t", &numbers(0..4, "first")).await;
-    world.run(&["backup", "create", &backups, "t"]).await;
-    import(&world, "t", &numbers(3..6, "second")).await;
-    world.run(&["table", "delete", "t", "k=0"]).await;
-    world.run(&["backup", "create", &backups, "t", "--incremental"]).await;
+    back_up_twice(&world, &backups, 0..4, 3..6).await;
 
     let into = |name: &'static str| ["restore", &backups, "t", "--into-existing", "--as", name];
     let message = world.refused(&into("missing")).await;

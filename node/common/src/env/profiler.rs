@@ -4,6 +4,8 @@
 //!   SIGPROF, 99 a second of CPU time ──▶ stack of the running thread ──time is over──▶ names ──▶ protobuf, gzip
 //! ```
 //!
+//! The library's own writer of the format needs a second version of prost, and loses inlined functions and lines.
+//!
 //! Invariant: without a running profile there is no timer and no signal, so the profiler costs nothing.
 
 use std::collections::BTreeMap;

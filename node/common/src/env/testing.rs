@@ -4,6 +4,7 @@ use engine::sync::Mutex;
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use engine::disk::Disk;
@@ -12,7 +13,7 @@ use engine::time::{ClockReading, Instant, WallTime};
 
 use super::os::{OsEnv, OsOptions};
 use super::partitionable_net::PartitionableNet;
-use super::{BoxFuture, Clock, Disks, Env, Rng};
+use super::{BoxFuture, Clock, Disks, Env, Rng, TaskHandle, Tasks};
 
 /// A wall clock derived from the monotonic clock: pausing time pauses both.
 pub struct SteadyClock(pub Arc<dyn Clock>);
@@ -41,6 +42,43 @@ pub fn hosts(network: &PartitionableNet, count: usize) -> Vec<Env> {
         ..os.clone()
     };
     (0..count).map(host).collect()
+}
+
+/// Tasks of an environment that counts those with one name.
+pub struct CountedTasks {
+    inner: Arc<dyn Tasks>,
+    name: &'static str,
+    started: AtomicU64,
+}
+
+impl CountedTasks {
+    /// Replaces the tasks of `env` by tasks that count those named `name`.
+    pub fn install(env: &mut Env, name: &'static str) -> Arc<CountedTasks> {
+        let started = AtomicU64::new(0);
+        let tasks = Arc::new(CountedTasks { inner: env.tasks.clone(), name, started });
+        env.tasks = tasks.clone();
+        tasks
+    }
+
+    /// Returns the number of tasks that were started.
+    pub fn started(&self) -> u64 {
+        self.started.load(Ordering::Relaxed)
+    }
+}
+
+impl Tasks for CountedTasks {
+    fn spawn(&self, name: &'static str, future: BoxFuture<'static, ()>) -> Box<dyn TaskHandle> {
+        self.started.fetch_add(u64::from(name == self.name), Ordering::Relaxed);
+        self.inner.spawn(name, future)
+    }
+
+    fn run<'a>(&'a self, work: &'a mut (dyn FnMut() + Send)) -> BoxFuture<'a, ()> {
+        self.inner.run(work)
+    }
+
+    fn run_brief<'a>(&'a self, work: &'a mut (dyn FnMut() + Send)) -> BoxFuture<'a, ()> {
+        self.inner.run_brief(work)
+    }
 }
 
 /// Waits until `met` returns true, at most one minute. Returns true if it did.

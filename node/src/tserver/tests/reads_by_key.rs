@@ -1,13 +1,12 @@
 //! Reads of one key: on the task of their connection while what they read is in memory, else on a task of their own.
 
-use std::sync::atomic::Ordering;
-
 use super::faults::Faulty;
-use super::turns::{CountedTasks, counted};
+use super::turns::counted;
 use super::*;
 use crate::hosting::maintenance::run_job;
 use engine::disk::mem::DiskOpKind;
 use engine::replica::JobKind;
+use nyala_common::env::testing::CountedTasks;
 use nyala_proto::kudu::ColumnPredicatePb;
 use nyala_proto::kudu::column_predicate_pb::{Equality, Predicate};
 
@@ -30,12 +29,12 @@ async fn flush(fixture: &Fixture) {
 type ReadOutcome = (Vec<Bytes>, (i64, i64), u64);
 
 async fn read(fixture: &Fixture, tasks: &CountedTasks, new: NewScanRequestPb) -> ReadOutcome {
-    let before = tasks.calls.load(Ordering::Relaxed);
+    let before = tasks.started();
     let RpcResponse { message, sidecars } = fixture.scan(&open(new)).await;
     assert_eq!((message.error.clone(), message.has_more_results()), (None, false));
     let metrics = message.resource_metrics.expect("metrics");
     let pages = (metrics.cfile_cache_miss_bytes(), metrics.cfile_cache_hit_bytes());
-    (sidecars, pages, tasks.calls.load(Ordering::Relaxed) - before)
+    (sidecars, pages, tasks.started() - before)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,37 +1,14 @@
 //! Calls that end on the task of their connection, and calls that take one of their own.
 
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc;
 
 use super::*;
-use nyala_common::env::{BoxFuture, TaskHandle, Tasks};
-
-/// Tasks of the real environment; counts those of calls.
-pub(super) struct CountedTasks {
-    inner: Arc<dyn Tasks>,
-    pub(super) calls: AtomicU64,
-}
-
-impl Tasks for CountedTasks {
-    fn spawn(&self, name: &'static str, future: BoxFuture<'static, ()>) -> Box<dyn TaskHandle> {
-        self.calls.fetch_add(u64::from(name == "rpc call"), Ordering::Relaxed);
-        self.inner.spawn(name, future)
-    }
-
-    fn run<'a>(&'a self, work: &'a mut (dyn FnMut() + Send)) -> BoxFuture<'a, ()> {
-        self.inner.run(work)
-    }
-
-    fn run_brief<'a>(&'a self, work: &'a mut (dyn FnMut() + Send)) -> BoxFuture<'a, ()> {
-        self.inner.run_brief(work)
-    }
-}
+use nyala_common::env::testing::CountedTasks;
 
 /// A server that counts the tasks of its calls and runs no maintenance.
 pub(super) async fn counted(change: fn(&mut TserverConfig)) -> (Fixture, Arc<CountedTasks>) {
     let mut env = OsEnv::new(&OsOptions::default()).expect("the real world");
-    let tasks = Arc::new(CountedTasks { inner: env.tasks.clone(), calls: AtomicU64::new(0) });
-    env.tasks = tasks.clone();
+    let tasks = CountedTasks::install(&mut env, "rpc call");
     let fixture = Fixture::in_env(env, change).await;
     fixture.create_tablet().await;
     (fixture, tasks)
@@ -44,9 +21,9 @@ fn without_sync(config: &mut TserverConfig) {
 
 /// Writes a row; returns the number of tasks that calls took for it.
 async fn tasks_of_write(fixture: &Fixture, tasks: &CountedTasks, key: i32, text: &str) -> u64 {
-    let before = tasks.calls.load(Ordering::Relaxed);
+    let before = tasks.started();
     assert_eq!(fixture.write(&[insert(key, text)]).await.per_row_errors, []);
-    tasks.calls.load(Ordering::Relaxed) - before
+    tasks.started() - before
 }
 
 /// Writes rows from `key` on until one takes no task: the loop may be in a turn of its own before. Returns the next
@@ -96,10 +73,10 @@ async fn a_write_during_a_turn_waits_for_it_on_a_task() {
         }
     });
     tokio::task::block_in_place(|| begun.recv()).expect("the turn begins");
-    let before = tasks.calls.load(Ordering::Relaxed);
+    let before = tasks.started();
     let rows = [insert(1, "small")];
     let (written, ()) = tokio::join!(fixture.write(&rows), async {
-        while tasks.calls.load(Ordering::Relaxed) == before {
+        while tasks.started() == before {
             tokio::task::yield_now().await;
         }
         end_sender.send(()).expect("the turn waits");

@@ -1,30 +1,12 @@
 //! Calls that begin on the task of their connection.
 
 use super::*;
-use crate::env::{TaskHandle, Tasks};
+use crate::env::testing::CountedTasks;
 use crate::rpc::dispatch::TURN_CALLS_MAX;
-
-/// Tasks of an environment; counts those of calls.
-struct CountedTasks {
-    inner: Arc<dyn Tasks>,
-    calls: AtomicU64,
-}
-
-impl Tasks for CountedTasks {
-    fn spawn(&self, name: &'static str, future: BoxFuture<'static, ()>) -> Box<dyn TaskHandle> {
-        self.calls.fetch_add(u64::from(name == "rpc call"), Ordering::Relaxed);
-        self.inner.spawn(name, future)
-    }
-
-    fn run<'a>(&'a self, work: &'a mut (dyn FnMut() + Send)) -> BoxFuture<'a, ()> {
-        self.inner.run(work)
-    }
-}
 
 async fn counted() -> (World, Arc<CountedTasks>) {
     let mut env = mem_net::env();
-    let tasks = Arc::new(CountedTasks { inner: env.tasks.clone(), calls: AtomicU64::new(0) });
-    env.tasks = tasks.clone();
+    let tasks = CountedTasks::install(&mut env, "rpc call");
     (World::over(env, RpcConfig::default()).await, tasks)
 }
 
@@ -32,7 +14,7 @@ async fn counted() -> (World, Arc<CountedTasks>) {
 async fn taken(raw: &mut Raw, tasks: &CountedTasks, call_id: i32, method: &str) -> (String, u64) {
     raw.call(call_id, method, "text").await;
     let reply = raw.reply().await.expect("a reply");
-    (reply, tasks.calls.load(Ordering::Relaxed))
+    (reply, tasks.started())
 }
 
 #[tokio::test(start_paused = true)]
@@ -48,7 +30,7 @@ async fn a_call_takes_a_task_if_it_waits_or_leaves_or_may_not_begin() {
     assert_eq!(taken(&mut raw, &tasks, 4, "Hold").await, ("4: ok text".to_string(), 2), "its gate is open");
     raw.call(5, "Hold", "text").await;
     world.settle().await;
-    assert_eq!(tasks.calls.load(Ordering::Relaxed), 3, "it waits");
+    assert_eq!(tasks.started(), 3, "it waits");
     assert_eq!(taken(&mut raw, &tasks, 6, "Echo").await, ("6: ok text".to_string(), 3));
     world.echo.gate.open(1);
     assert_eq!(raw.reply().await.as_deref(), Some("5: ok text"));
@@ -66,7 +48,7 @@ async fn calls_beyond_a_turn_take_tasks() {
         for _ in ids {
             raw.reply().await.expect("a reply");
         }
-        assert_eq!(tasks.calls.load(Ordering::Relaxed), (turn * beyond) as u64);
+        assert_eq!(tasks.started(), (turn * beyond) as u64);
     }
 }
 
@@ -76,5 +58,5 @@ async fn a_large_request_takes_a_task() {
     let mut raw = world.raw().await;
     raw.call(0, "Echo", &"x".repeat(9 << 10)).await;
     raw.reply().await.expect("a reply");
-    assert_eq!(tasks.calls.load(Ordering::Relaxed), 1);
+    assert_eq!(tasks.started(), 1);
 }
