@@ -92,7 +92,7 @@ enum Word {
     /// Run mutants of encodings, keys, MVCC and Raft, which tests must kill; needs cargo-mutants
     CodeMutants(code_mutants::CodeMutantOptions),
     /// Build the Debian package and try it in a fresh system
-    Package,
+    Package(package::PackageOptions),
     /// Test the Python package against a cluster
     Python(python::PythonOptions),
     /// Run the real kudu tool and Java client against nyala's servers
@@ -161,7 +161,7 @@ fn main() -> ExitCode {
         Some(Word::Sim) => sim::run(&root, &mut steps),
         Some(Word::Counts(options)) => steps.run("counts", || counts::run(&root, &options)),
         Some(Word::Bench(options)) => steps.run("bench", || bench::run(&root, &options)),
-        Some(Word::Package) => package::run(&root, &mut steps),
+        Some(Word::Package(options)) => package::run(&root, &options, &mut steps),
         Some(Word::Python(options)) => python::run(&root, &options, &mut steps),
         Some(Word::Profile(options)) => steps.run("profile", || profile::run(&root, &options)),
         Some(Word::Versus(options)) => versus::run(&root, &options, &mut steps),

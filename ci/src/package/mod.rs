@@ -5,16 +5,27 @@
 //!   units: systemd-analyze verify; exposure at most 2.5      package: lintian
 //!   mmdebstrap ─► chroot: install, run a server from /etc/nyala, install again, remove, purge; data stays
 //!              └► chroot: a secured cluster of three machines, by the blocks of node/OPERATIONS.md
+//!   buildah ─► image.rs: the OCI image, from the package ─► a cluster in a container ─► target/package/nyala-image.tar
 //! ```
+
+mod image;
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
+use clap::Parser;
 
 use crate::command::{CommandLine, cargo, target_dir};
 use crate::steps::Steps;
 use crate::tools;
+
+#[derive(Parser)]
+pub(crate) struct PackageOptions {
+    /// A package that is built already, to try
+    #[arg(long, value_name = "FILE")]
+    deb: Option<PathBuf>,
+}
 
 const UNITS: [&str; 2] = ["nyala-master.service", "nyala-tablet-server.service"];
 
@@ -22,10 +33,10 @@ const UNITS: [&str; 2] = ["nyala-master.service", "nyala-tablet-server.service"]
 const EXPOSURE_MAX: &str = "25";
 
 /// Script that runs as root in the fresh system: see the module's picture.
-const TRIAL: &str = include_str!("package_trial.sh");
+const TRIAL: &str = include_str!("trial.sh");
 
 /// Script that runs the page's blocks, and checks after each what a newcomer should see.
-const CLUSTER: &str = include_str!("package_cluster.sh");
+const CLUSTER: &str = include_str!("cluster.sh");
 /// Command that installs packages without questions, and those that the page's blocks use.
 const INSTALL: &str =
     "env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends /root/nyala.deb";
@@ -37,12 +48,14 @@ const HEADING: &str = "## A secured cluster of three machines";
 const BLOCKS: [&str; 5] = ["once", "machine", "once", "once", "machine"];
 
 /// Builds the package and tries it.
-pub(crate) fn run(root: &Path, steps: &mut Steps) {
-    let mut package = None;
-    steps.run("package: deb", || {
-        package = Some(build(root)?);
-        Ok(())
-    });
+pub(crate) fn run(root: &Path, options: &PackageOptions, steps: &mut Steps) {
+    let mut package = options.deb.clone();
+    if package.is_none() {
+        steps.run("package: deb", || {
+            package = Some(build(root)?);
+            Ok(())
+        });
+    }
     steps.run("package: units", || check_units(root));
     let Some(package) = package else { return };
     steps.run("package: lintian", || lint(&package));
@@ -50,6 +63,10 @@ pub(crate) fn run(root: &Path, steps: &mut Steps) {
     let commands = ["chroot \"$1\" sh -eux /root/trial.sh"];
     steps.run("package: install, run, upgrade, remove, purge", || try_in_chroot(&package, &files, &commands));
     steps.run("package: a secured cluster by its page", || try_cluster(root, &package));
+    steps.run("package: image", || {
+        println!("{}", image::build_and_try(root, &package)?.display());
+        Ok(())
+    });
 }
 
 fn build(root: &Path) -> Result<PathBuf> {
@@ -168,7 +185,7 @@ mod tests {
 
     #[test]
     fn the_page_has_the_blocks_of_the_trial() {
-        let page = include_str!("../../node/OPERATIONS.md");
+        let page = include_str!("../../../node/OPERATIONS.md");
         let blocks = page_blocks(page).expect("the blocks are there");
         assert!(blocks[0].starts_with("mkdir ") && blocks[4].contains("apt-get purge"), "{blocks:?}");
         let swapped = page.replace("```sh machine", "```sh");
