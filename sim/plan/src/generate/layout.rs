@@ -9,7 +9,7 @@ use crate::random_stream::RandomStream;
 use crate::spec::{ClockSkew, ClusterSpec, DataSpec, DeviceSpec, EngineLimits, NetworkSpec, SecuritySpec};
 
 /// Time of a sync on a spinning disk.
-pub(super) const HDD_SYNC_MIN: Duration = Duration::from_millis(8);
+pub(crate) const HDD_SYNC_MIN: Duration = Duration::from_millis(8);
 /// Plans with required security, per mille. A handshake costs half a millisecond of CPU.
 const SECURE_PER_MILLE: u64 = 20;
 

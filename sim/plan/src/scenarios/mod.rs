@@ -11,17 +11,21 @@ use crate::plan::Plan;
 use crate::profile::FaultProfile;
 use crate::random_stream::RandomStream;
 
+mod busy_catalog;
 mod commit_wait;
 mod competing_leaders;
 mod deposed_leader;
 mod honest_clocks;
 mod lagging_member;
+mod left_behind;
+mod lone_candidate;
 mod lost_quorum;
 mod lost_replies;
 pub(crate) mod master_changes;
 mod membership_churn;
 mod memory_load;
 mod rebalancing;
+mod replaced_server;
 mod slow_scans;
 mod stopped_server;
 pub(crate) mod unsynced_logs;
@@ -46,4 +50,8 @@ pub(crate) fn add_scenarios(plan: &mut Plan, profile: FaultProfile, work: Durati
     master_changes::add(&mut stream("masters"), plan, profile, work);
     honest_clocks::add(&mut stream("honest clocks"), plan, profile);
     stopped_server::add(&mut stream("stopped server"), plan, profile);
+    lone_candidate::add(&mut stream("lone candidate"), plan, profile);
+    left_behind::add(&mut stream("left behind"), plan, profile);
+    replaced_server::add(&mut stream("replaced server"), plan, profile);
+    busy_catalog::add(&mut stream("busy catalog"), plan, profile);
 }
