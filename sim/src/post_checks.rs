@@ -12,8 +12,10 @@ use crate::cluster::{DATA_DIR, WAL_DIR};
 use crate::oracle::Violation;
 use crate::oracle::log_retention::{self, LogExtent};
 use crate::oracle::orphans::{self, DiskContents};
+use crate::oracle::{unlisted_replicas, whole_tables};
+use crate::workload::catalog_check::CatalogAudit;
 use crate::world::World;
-use sim_plan::{Host, Plan};
+use sim_plan::{Fault, Host, Plan};
 
 /// Duration without requests.
 pub const IDLE: Duration = Duration::from_secs(2);
@@ -21,6 +23,42 @@ pub const IDLE: Duration = Duration::from_secs(2);
 pub const IDLE_TIMES: u32 = 10;
 /// Time after which a server drops the scanners and the copy sessions that no client uses.
 pub const EXPIRY: Duration = Duration::from_secs(200);
+
+/// Most times that the catalog is read.
+pub const AUDITS: u32 = 8;
+
+/// Reports tables that are not whole, and replicas that the catalog does not list. `excused`: servers and tablets of
+/// replicas that no master can tell from members to be: they were copied for a configuration change that was lost.
+pub fn audit(
+    world: &mut dyn World,
+    plan: &Plan,
+    catalog: &Result<CatalogAudit, String>,
+    excused: &BTreeSet<(String, String)>,
+) -> Vec<Violation> {
+    let catalog = match catalog {
+        Ok(catalog) => catalog,
+        Err(error) => return vec![Violation::new("liveness", format!("in a quiet cluster: {error}"))],
+    };
+    let mut with_data = Vec::new();
+    for host in (0..plan.cluster.tservers).map(Host::Tserver).filter(|host| !loses_writes(plan, *host)) {
+        let disk = world.machine(&host.name()).disk(DATA_DIR);
+        let tablets = Superblock::list(&disk).unwrap_or_default();
+        let metas = tablets.into_iter().filter_map(|tablet| Superblock::load(&disk, tablet).ok());
+        let metas = metas.filter(|meta| matches!(meta.data_state, DataState::Ready | DataState::Copying));
+        with_data.extend(metas.map(|meta| (host.name(), meta.tablet.to_string())));
+    }
+    let is_dropped = |tablet: &String| !catalog.replicas.contains_key(tablet);
+    with_data.retain(|replica| is_dropped(&replica.1) || !excused.contains(replica));
+    let mut found = unlisted_replicas::check(&catalog.replicas, &with_data);
+    found.extend(catalog.layouts.iter().flat_map(whole_tables::check));
+    found
+}
+
+/// Returns true if superblocks of a server may be older than the server knows.
+fn loses_writes(plan: &Plan, host: Host) -> bool {
+    let lost = |kind: &Fault| matches!(kind, Fault::LostWrite { .. } | Fault::MisdirectedWrite { .. });
+    plan.faults.iter().any(|fault| fault.target == host && lost(&fault.kind))
+}
 
 /// Reports orphans of tablets on the servers' disks.
 pub fn find_orphans(world: &mut dyn World, plan: &Plan) -> Vec<Violation> {

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cluster;
 use crate::event_log::{EventLog, SeriesPoints, TimelineEvent, listen_to_logs};
-use crate::injector::{CALLS_CUT, FaultInjector};
+use crate::injector::{CALLS_CUT, FaultInjector, disturbances};
 use crate::oracle::{
     OracleReport, Violation, availability, control_calls, idle_traffic, resources, uncaused_failures,
 };
@@ -150,6 +150,10 @@ pub fn run(plan: &Plan, kind: WorldKind, keep: KeepOptions) -> Result<RunResult,
     observer.check_live_tablets(&workload.live_tablets());
     let (memory, unprovoked) = (observer.memory_violations(), observer.uncaused_failures());
     failures.extend(observer.violations().iter().chain(&memory).chain(&unprovoked).map(to_record));
+    if let Some(injector) = injector.as_ref().filter(|_| plan.cluster.memory >= AMPLE_MEMORY) {
+        let aborted = observer.aborted_copies(injector.disturbances(), cluster::recovery_time(plan));
+        failures.extend(aborted.iter().map(to_record));
+    }
     let checks_begin = cpu_ms();
     let outcome = outcome(plan, kind, &log, &workload, injector, failures, simulated);
     let mut marks = observer.marks();
@@ -299,7 +303,33 @@ impl Run<'_> {
         self.start_client("judge", check_recovery_phase);
         if self.pass(injector, self.plan.quiet * 6, "the recovery checks") {
             self.check_idle_phase(injector);
+            self.audit(injector);
         }
+    }
+
+    /// Checks that the catalog is whole and that servers have no other replicas than those it lists.
+    fn audit(&mut self, injector: &mut FaultInjector) {
+        let mut left = Vec::new();
+        for time in 0..post_checks::AUDITS {
+            let workload = self.workload.clone();
+            let program: HostProgram = Arc::new(move |env| {
+                let workload = workload.clone();
+                Box::pin(async move {
+                    workload.audit_catalog(&env).await;
+                    Ok(())
+                })
+            });
+            self.start_client(&format!("auditor{time}"), program);
+            if !self.pass(injector, self.plan.quiet * 2, "the audit") {
+                return;
+            }
+            let excused = self.observer.members_of_lost_changes();
+            left = post_checks::audit(self.world, self.plan, &self.workload.last_audit(), &excused);
+            if left.is_empty() {
+                break;
+            }
+        }
+        self.failures.extend(left.iter().map(to_record));
     }
 
     /// Checks that the idle cluster falls silent and that deleted tablets leave nothing.
@@ -350,6 +380,7 @@ impl Run<'_> {
         let end = self.world.now() + limit;
         while self.world.now() < end {
             self.observer.set_silent(&injector.silent_hosts());
+            self.observer.set_disturbed(&disturbances::last_ends(injector.disturbances()));
             let until = injector.next_at().map_or(end, |next| next.min(end));
             match self.world.run_until(until) {
                 Ok(StopReason::Reached) => injector.run_due(self.world),

@@ -1,7 +1,7 @@
 //! The observer of every server of a run: counts marks, passes each replication note to the invariants, and retains the
 //! notes as traces on request.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -15,8 +15,10 @@ use engine::observer::{Observer, ObserverHandle};
 use engine::sync::{Mutex, MutexGuard};
 
 use crate::event_log::{self, Series};
+use crate::injector::disturbances::Disturbance;
 use crate::invariants::InvariantChecker;
 use crate::machine::Machine;
+use crate::oracle::copies::CopyLog;
 use crate::oracle::memory_limit::MemoryReadings;
 use crate::oracle::{Violation, hybrid_time, uncaused_failures};
 use crate::server_limits::raft;
@@ -38,6 +40,7 @@ struct Observations {
     invariants: Mutex<InvariantChecker>,
     memory: Mutex<Memory>,
     uncaused: Mutex<Vec<Violation>>,
+    copies: Mutex<CopyLog>,
     clients: usize,
     /// True if tablets may lose acknowledged data.
     may_lose_acknowledged: bool,
@@ -98,6 +101,7 @@ impl RunObserver {
             invariants,
             memory,
             uncaused,
+            copies: Mutex::default(),
             clients: plan.clients.len(),
             may_lose_acknowledged: plan.may_lose_acknowledged(),
             keeps_logs,
@@ -145,6 +149,14 @@ impl RunObserver {
         self.state.invariants().set_silent(silent.collect());
     }
 
+    /// Sets the ends of the last disturbances of machines.
+    pub fn set_disturbed(&self, hosts: &BTreeMap<Host, Duration>) {
+        let servers = self.state.hosts();
+        let until = |host| hosts.get(host).map(|until| u64::try_from(until.as_nanos()).unwrap_or(u64::MAX));
+        let disturbed = servers.iter().filter_map(|(server, host)| Some((*server, until(host)?)));
+        self.state.invariants().set_disturbed(disturbed.collect());
+    }
+
     /// Returns how often each mark was reached.
     pub fn marks(&self) -> BTreeMap<String, u64> {
         self.state.marks().clone()
@@ -168,6 +180,18 @@ impl RunObserver {
     /// Returns failures without a cause.
     pub fn uncaused_failures(&self) -> Vec<Violation> {
         self.state.uncaused().clone()
+    }
+
+    /// Returns servers and tablets of members that only a lost configuration change names.
+    pub fn members_of_lost_changes(&self) -> BTreeSet<(String, String)> {
+        let (members, hosts) = (self.state.invariants().members_of_lost_changes(), self.state.hosts());
+        let named = members.iter().filter_map(|(tablet, server)| Some((hosts.get(server)?, tablet)));
+        named.map(|(host, tablet)| (host.name(), tablet.to_string())).collect()
+    }
+
+    /// Returns tablet copies that were given up without a cause.
+    pub fn aborted_copies(&self, disturbances: &[Disturbance], settle: Duration) -> Vec<Violation> {
+        self.state.copies.lock().check(&self.state.hosts(), disturbances, settle)
     }
 
     /// Returns the number of replication notes checked.
@@ -309,6 +333,8 @@ impl Observations {
         let name = match note {
             Note::Raft(raft) => {
                 event_log::record_unhashed_here(kind_of(&raft.action), || format!("{tablet} {raft}"));
+                let now = Duration::from_nanos(event_log::nanos_here());
+                self.copies.lock().note(server, tablet, &raft.action, now);
                 if matches!(raft.action, RaftAction::ConfigAppend { .. }) {
                     self.changed.store(true, Ordering::Relaxed);
                 }

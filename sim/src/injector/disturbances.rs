@@ -1,5 +1,6 @@
 //! Disturbances: what was wrong with which hosts, and when. Oracles excuse no failure of an operation without one.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use sim_plan::faults::FaultKind;
@@ -76,6 +77,18 @@ impl Disturbances {
     }
 }
 
+/// Returns the end of the last disturbance of each host; the far future if it is open.
+pub fn last_ends(disturbances: &[Disturbance]) -> BTreeMap<Host, Duration> {
+    let mut ends: BTreeMap<Host, Duration> = BTreeMap::new();
+    for one in disturbances {
+        for host in &one.hosts {
+            let end = ends.entry(*host).or_default();
+            *end = (*end).max(one.to.unwrap_or(Duration::MAX));
+        }
+    }
+    ends
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -95,6 +108,7 @@ mod tests {
         disturbances.end_all(at(9));
         let ends: Vec<_> = disturbances.all().iter().map(|one| one.to).collect();
         assert_eq!(ends, [Some(at(4)), Some(at(9)), Some(at(9))]);
+        assert_eq!(last_ends(disturbances.all()), BTreeMap::from([(one, at(9)), (other, at(9))]));
         let text = "down of t1 from 1s to 4s";
         assert_eq!(disturbances.all()[0].to_string(), text);
     }

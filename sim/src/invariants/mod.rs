@@ -7,10 +7,10 @@
 //!
 //! Nothing of the engine is reused but the types of its notes.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use engine::ids::{PeerId, TabletId, Term};
+use engine::ids::{OpId, PeerId, TabletId, Term};
 use engine::note::raft::{NotedDataState, RaftAction, RaftNote};
 use engine::time::Timestamp;
 
@@ -35,6 +35,7 @@ pub mod leader_completeness;
 pub mod leader_undisturbed;
 pub mod live_majority;
 pub mod log_matching;
+pub mod majority_elects;
 pub mod model;
 pub mod necessary_copy;
 pub mod no_amnesia;
@@ -77,6 +78,8 @@ pub struct InvariantChecker {
     excused: Vec<PeerId>,
     /// Silent servers, each with the start of its silence.
     silent: BTreeMap<PeerId, u64>,
+    /// End of the last disturbance of each server that had one.
+    disturbed: BTreeMap<PeerId, u64>,
 }
 
 struct Tablet {
@@ -115,6 +118,7 @@ impl Tablet {
                 Box::new(change_in_own_term::ChangeInOwnTerm::default()),
                 Box::new(leader_undisturbed::LeaderUndisturbed::default()),
                 Box::new(live_majority::LiveMajority::default()),
+                Box::new(majority_elects::MajorityElects::default()),
                 Box::new(only_voters_lead::OnlyVotersLead),
                 Box::new(no_blind_vote::NoBlindVote),
                 Box::new(no_stale_delete::NoStaleDelete),
@@ -148,6 +152,11 @@ impl InvariantChecker {
         self.silent = silent;
     }
 
+    /// Replaces the ends of the last disturbances; a disturbance may end later than now.
+    pub fn set_disturbed(&mut self, disturbed: BTreeMap<PeerId, u64>) {
+        self.disturbed = disturbed;
+    }
+
     /// Excuses a server whose disks have lost durable data.
     pub fn excuse(&mut self, server: PeerId) {
         self.excused.push(server);
@@ -171,6 +180,9 @@ impl InvariantChecker {
         let state = self.tablets.entry(tablet).or_insert(state);
         if state.model.silent != self.silent {
             state.model.silent.clone_from(&self.silent);
+        }
+        if state.model.disturbed != self.disturbed {
+            state.model.disturbed.clone_from(&self.disturbed);
         }
         let event = ReplicaEvent { at: server, nanos, note: note.clone() };
         for (oracle, message) in state.check_event(&event) {
@@ -224,6 +236,22 @@ impl InvariantChecker {
                 self.violations.push(Violation { oracle: "VotersStay", message, story });
             }
         }
+    }
+
+    /// Returns the members that only a configuration change without a majority names: their leader may have ordered a
+    /// copy for them before the change was lost.
+    pub fn members_of_lost_changes(&self) -> BTreeSet<(TabletId, PeerId)> {
+        let of_tablet = |(tablet, state): (&TabletId, &Tablet)| {
+            let model = &state.model;
+            let is_lost = |op: &OpId| {
+                op.index > 0
+                    && model.committed.get(&op.index).is_none_or(|committed| committed.term != op.term)
+            };
+            let lost = model.configs.iter().filter(|(op, _)| is_lost(op)).map(|(_, config)| config);
+            let members = lost.flat_map(|config| config.voters.iter().chain(&config.learners));
+            members.map(|member| (*tablet, *member)).collect::<Vec<_>>()
+        };
+        self.tablets.iter().flat_map(of_tablet).collect()
     }
 
     pub fn events(&self) -> u64 {

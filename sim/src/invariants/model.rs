@@ -168,6 +168,8 @@ pub struct Model {
     pub evicted_after: Duration,
     /// Silent servers, each with the start of its silence.
     pub silent: BTreeMap<PeerId, u64>,
+    /// End of the last disturbance of each server that had one.
+    pub disturbed: BTreeMap<PeerId, u64>,
     /// The log of a copy's source when the copy was opened, by source and sink.
     opened: BTreeMap<(PeerId, PeerId), Log>,
 }

@@ -22,6 +22,12 @@ impl Invariant for NoAmnesia {
             {
                 former.remembers
             }
+            // A failed replica that was told to become a tombstone, or became one in silence.
+            (RaftAction::Restart { .. }, Some(NotedDataState::Failed))
+                if event.note.post.data == NotedDataState::Tombstoned && !former.is_blind =>
+            {
+                former.last_known()
+            }
             _ => return Ok(()),
         };
         let knows = event.note.post.last;

@@ -18,6 +18,7 @@ pub mod balance;
 pub mod bank;
 pub mod config_cas;
 pub mod control_calls;
+pub mod copies;
 pub mod durability;
 pub mod exactly_once;
 pub mod history_gc;
@@ -38,6 +39,8 @@ pub mod row_history;
 pub mod row_semantics;
 pub mod row_versions;
 pub mod uncaused_failures;
+pub mod unlisted_replicas;
+pub mod whole_tables;
 
 /// Oracles of client-visible behaviour that stay valid after acknowledged data was lost.
 const VALID_AFTER_LOSS: [&str; 2] = ["liveness", "rows"];

@@ -30,6 +30,7 @@ mod admin;
 mod append_list;
 mod auto_increment;
 mod bank;
+pub mod catalog_check;
 mod client_actor;
 mod config_changes;
 mod ddl;
@@ -86,6 +87,8 @@ struct State {
     /// Model tables, as far as clients know.
     model: model_tables::ModelTables,
     violations: Vec<Violation>,
+    /// The last audit of the catalog, or why there is none.
+    audit: Option<Result<catalog_check::CatalogAudit, String>>,
     counts: WorkloadCounts,
 }
 

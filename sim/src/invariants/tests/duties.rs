@@ -123,3 +123,54 @@ fn a_replica_waits_an_election_timeout_before_it_stands() {
     cluster.note('b', RaftAction::Restart { vote: None }).note('b', RaftAction::StartPreElection { term: 2 });
     assert!(!cluster.violated().contains(&"ElectionTimeoutKept"), "{}", describe(&cluster));
 }
+
+/// b and c hold a number of pre-votes each, 500 ns apart.
+fn pre_votes(cluster: &mut Cluster, rounds: u64, terms: [u64; 2]) {
+    for _ in 0..rounds {
+        cluster.note('b', RaftAction::StartPreElection { term: terms[0] });
+        cluster.note('c', RaftAction::StartPreElection { term: terms[1] });
+    }
+}
+
+#[test]
+fn a_majority_that_never_gets_beyond_pre_votes_is_reported() {
+    let far = 10_000_000_000;
+    let stuck = |disturbed: Option<u64>, prepare: fn(&mut Cluster)| {
+        let mut cluster = Cluster::usual();
+        cluster.nanos += far;
+        cluster.checker.set_disturbed(disturbed.map(|until| (peer('b'), until)).into_iter().collect());
+        prepare(&mut cluster);
+        cluster.violated().contains(&"MajorityElects")
+    };
+    assert!(stuck(None, |cluster| pre_votes(cluster, 5, [2, 4])));
+    assert!(!stuck(None, |cluster| pre_votes(cluster, 4, [2, 4])));
+    assert!(stuck(Some(far / 2), |cluster| pre_votes(cluster, 5, [2, 4])));
+    assert!(!stuck(Some(far), |cluster| pre_votes(cluster, 5, [2, 4])), "b has just been disturbed");
+    let one = |cluster: &mut Cluster| {
+        for _ in 0..9 {
+            cluster.note('c', RaftAction::StartPreElection { term: 2 });
+        }
+    };
+    assert!(!stuck(None, one), "one of three is no majority");
+    let led = |cluster: &mut Cluster| {
+        pre_votes(cluster, 4, [2, 4]);
+        cluster.follow('b', 'a', "1.1", "1.2");
+        pre_votes(cluster, 4, [2, 4]);
+    };
+    assert!(!stuck(None, led), "a leader was there meanwhile");
+}
+
+#[test]
+fn a_failed_replica_that_restarts_as_a_tombstone_keeps_its_last_op() {
+    let restarted = |last: &str| {
+        let mut cluster = Cluster::usual();
+        cluster.post('b').data = NotedDataState::Failed;
+        cluster.note('b', RaftAction::Fail);
+        *cluster.post('b') =
+            PostState { data: NotedDataState::Tombstoned, last: op(last), ..*cluster.post('b') };
+        cluster.note('b', RaftAction::Restart { vote: None });
+        cluster.violated().contains(&"NoAmnesia")
+    };
+    assert!(!restarted("1.2"));
+    assert!(restarted("0.0"));
+}

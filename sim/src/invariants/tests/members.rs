@@ -193,3 +193,19 @@ fn a_restart_with_an_outdated_configuration_is_rejected() {
     assert!(right.violated().is_empty(), "{}", describe(&right));
     assert_eq!(wrong.violated(), ["ConfigInLog"], "{}", describe(&wrong));
 }
+
+#[test]
+fn members_of_a_change_without_a_majority_are_known() {
+    let mut cluster = Cluster::usual();
+    let change = |cluster: &mut Cluster, text: &str, learners: &[char]| {
+        let (voters, learners) =
+            (['a', 'b', 'c'].map(peer).to_vec(), learners.iter().copied().map(peer).collect());
+        cluster.post('a').last = op(text);
+        cluster.note('a', RaftAction::ConfigAppend { op: op(text), voters, learners, cas: None });
+        cluster.note('a', RaftAction::LeaderPersist { upto: op(text) });
+    };
+    change(&mut cluster, "1.3", &['d']);
+    assert!(cluster.checker.members_of_lost_changes().contains(&(TABLET, peer('d'))));
+    cluster.follow('b', 'a', "1.2", "1.3").commit('a', 3);
+    assert!(cluster.checker.members_of_lost_changes().is_empty());
+}

@@ -1,0 +1,82 @@
+//! Audit of the catalog after the faults: every table that masters list can be opened and is whole, and the replicas of
+//! its tablets are known.
+
+use std::time::Duration;
+
+use engine::error::{Error, ErrorKind};
+use engine::schema::partition::HashDimension;
+use nyala_client::{Client, ScanSpec, Table};
+use nyala_common::env::Env;
+
+use super::{Workload, until};
+use crate::oracle::unlisted_replicas::ListedReplicas;
+use crate::oracle::whole_tables::TableLayout;
+
+/// Pause before an audit: orders of masters may still be on their way.
+const PAUSE: Duration = Duration::from_secs(2);
+
+/// The catalog as clients see it.
+#[derive(Debug, Clone, Default)]
+pub struct CatalogAudit {
+    pub layouts: Vec<TableLayout>,
+    pub replicas: ListedReplicas,
+}
+
+impl Workload {
+    /// Reads the catalog. The result is that of [`Workload::last_audit`].
+    pub async fn audit_catalog(&self, env: &Env) {
+        env.sleep(PAUSE).await;
+        let client = self.connect(env).await;
+        let audit = self.read_catalog(env, &client).await;
+        self.state().audit = Some(audit.map_err(|error| error.to_string()));
+    }
+
+    /// Returns the result of the last audit that has ended.
+    pub fn last_audit(&self) -> Result<CatalogAudit, String> {
+        self.state().audit.clone().unwrap_or_else(|| Err("the catalog was not read".to_string()))
+    }
+
+    async fn read_catalog(&self, env: &Env, client: &Client) -> Result<CatalogAudit, Error> {
+        let within = self.plan().cluster.op_timeout;
+        let tables = until(env, within, async || client.list_tables(None).await).await?;
+        let mut audit = CatalogAudit::default();
+        for table in tables {
+            let read = until(env, within, async || match client.open_table(&table.name).await {
+                Ok(table) => layout(&table).await.map(Some),
+                // An order to drop it whose reply was lost.
+                Err(error) if error.kind == ErrorKind::NotFound => Ok(None),
+                Err(error) => Err(error.context(format_args!("table {}", table.name))),
+            });
+            let Some((layout, replicas)) = read.await? else { continue };
+            audit.layouts.push(layout);
+            audit.replicas.extend(replicas);
+        }
+        Ok(audit)
+    }
+}
+
+/// Returns the partitions of a table, and the servers of each tablet's replicas.
+async fn layout(table: &Table) -> Result<(TableLayout, ListedReplicas), Error> {
+    let tokens = table.scan_tokens(&ScanSpec::default()).await?;
+    let partitions = table.partition_schema();
+    let buckets = |hash: &[HashDimension]| hash.iter().map(|dimension| dimension.buckets).collect();
+    let custom = partitions.custom.iter();
+    let mut replicas = ListedReplicas::new();
+    let tablets = tokens.iter().filter_map(|token| {
+        let tablet = token.tablet();
+        let hosts = tablet.replicas.iter().filter_map(|replica| replica.address.split(':').next());
+        // A tablet may have several tokens.
+        let is_new = replicas.insert(tablet.id.clone(), hosts.map(str::to_string).collect()).is_none();
+        let range = tablet.partition.range();
+        is_new.then(|| ((range.lower, range.upper), tablet.partition.hash_buckets.clone()))
+    });
+    let tablets = tablets.collect();
+    let layout = TableLayout {
+        table: table.name().to_string(),
+        may_be_empty: !partitions.range_columns.is_empty(),
+        hash: buckets(&partitions.hash),
+        custom: custom.map(|own| ((own.lower.clone(), own.upper.clone()), buckets(&own.hash))).collect(),
+        tablets,
+    };
+    Ok((layout, replicas))
+}
