@@ -76,6 +76,8 @@ pub struct InvariantChecker {
     /// Clock error beyond the stated one.
     excess_clock_error: Duration,
     excused: Vec<PeerId>,
+    /// Sinks of copies that began when the source's configuration no longer named them.
+    late_sinks: BTreeSet<(TabletId, PeerId)>,
     /// Silent servers, each with the start of its silence.
     silent: BTreeMap<PeerId, u64>,
     /// End of the last disturbance of each server that had one.
@@ -184,6 +186,11 @@ impl InvariantChecker {
         if state.model.disturbed != self.disturbed {
             state.model.disturbed.clone_from(&self.disturbed);
         }
+        if let RaftAction::CopyOpen { sink, .. } = &note.action
+            && !state.model.config_of(server).is_some_and(|config| config.is_member(*sink))
+        {
+            self.late_sinks.insert((tablet, *sink));
+        }
         let event = ReplicaEvent { at: server, nanos, note: note.clone() };
         for (oracle, message) in state.check_event(&event) {
             self.report(tablet, oracle, &message);
@@ -238,8 +245,8 @@ impl InvariantChecker {
         }
     }
 
-    /// Returns the members that only a configuration change without a majority names: their leader may have ordered a
-    /// copy for them before the change was lost.
+    /// Returns the members that only a configuration change without a majority names, and those that were removed before
+    /// their copy began: no configuration is newer than theirs and lacks them.
     pub fn members_of_lost_changes(&self) -> BTreeSet<(TabletId, PeerId)> {
         let of_tablet = |(tablet, state): (&TabletId, &Tablet)| {
             let model = &state.model;
@@ -251,7 +258,7 @@ impl InvariantChecker {
             let members = lost.flat_map(|config| config.voters.iter().chain(&config.learners));
             members.map(|member| (*tablet, *member)).collect::<Vec<_>>()
         };
-        self.tablets.iter().flat_map(of_tablet).collect()
+        self.tablets.iter().flat_map(of_tablet).chain(self.late_sinks.iter().copied()).collect()
     }
 
     pub fn events(&self) -> u64 {

@@ -208,4 +208,9 @@ fn members_of_a_change_without_a_majority_are_known() {
     assert!(cluster.checker.members_of_lost_changes().contains(&(TABLET, peer('d'))));
     cluster.follow('b', 'a', "1.2", "1.3").commit('a', 3);
     assert!(cluster.checker.members_of_lost_changes().is_empty());
+    cluster.learn('e');
+    assert!(
+        cluster.checker.members_of_lost_changes().contains(&(TABLET, peer('e'))),
+        "it was never a member"
+    );
 }
