@@ -192,7 +192,14 @@ async fn what_is_not_supported_is_refused() {
         })
         .await,
     ];
-    expect_test::expect![[r#""#]].assert_eq(&(errors.join("\n") + "\n"));
+    expect_test::expect![[r#"
+        INVALID_SCAN_SPEC + INVALID_ARGUMENT: an aggregation needs the columnar layout
+        INVALID_SCAN_SPEC + INVALID_ARGUMENT: an aggregation has no limit and no start of a diff scan
+        INVALID_SCAN_SPEC + NOT_SUPPORTED: aggregation: sum(v) of type STRING is not supported
+        INVALID_SCAN_SPEC + INVALID_ARGUMENT: aggregation: there is no projected column 3
+        INVALID_SCAN_SPEC + INVALID_ARGUMENT: aggregation: unknown function 99
+    "#]]
+    .assert_eq(&(errors.join("\n") + "\n"));
     let new_request = Some(aggregating());
     let checksum = ChecksumRequestPb { new_request, ..Default::default() };
     let called: Result<RpcResponse<ChecksumResponsePb>, RpcError> =
