@@ -6,7 +6,6 @@ use engine::raft::interface::{
     UpdateErrorKind, UpdateRequest, UpdateResponse, VoteError, VoteErrorKind, VoteRequest, VoteResponse,
 };
 use engine::raft::{Peer, RaftConfig, kind};
-use engine::schema::aggregation::{Aggregate, AggregateFunction, Aggregation};
 use engine::schema::partition::{HashDimension, Partition, PartitionSchema};
 use engine::schema::partition_range::PartitionRange;
 use engine::schema::predicate::{Predicate, PredicateKind};
@@ -17,7 +16,7 @@ use engine::wal::ReplicateEntry;
 use nyala_client::predicate::to_pb;
 use nyala_common::rpc::frame;
 use nyala_common::rpc::negotiate::{ClientNegotiation, NegotiationStep};
-use nyala_common::wire::{aggregation, consensus, partition, schema};
+use nyala_common::wire::{consensus, partition, schema};
 use nyala_proto::kudu::client::{ScanTokenPb, TableMetadataPb};
 use nyala_proto::kudu::consensus::bulk_change_config_request_pb::ConfigChangeItemPb;
 use nyala_proto::kudu::consensus::{BulkChangeConfigRequestPb, ChangeConfigRequestPb, ChangeConfigType};
@@ -218,18 +217,7 @@ fn scans() -> Vec<Seed> {
     let list = PredicateKind::InList((0..60).map(|i| number(i).to_le_bytes().to_vec()).collect());
     let list = to_pb(&Predicate::new(ColumnId(5), list), &table()).expect("a column of the table");
     let nans = NewScanRequestPb { column_predicates: vec![list], ..NewScanRequestPb::default() };
-    let sum = Aggregate { function: AggregateFunction::Sum, column: Some(0) };
-    let rows = Aggregate { function: AggregateFunction::Count, column: None };
-    let groups = Aggregation { group_by: vec![1], aggregates: vec![rows, sum] };
-    let groups = NewScanRequestPb {
-        column_predicates: Vec::new(),
-        limit: None,
-        row_format_flags: Some(nyala_proto::kudu::tserver::RowFormatFlags::ColumnarLayout as u64),
-        nyala_aggregation: Some(aggregation::to_pb(&groups)),
-        ..scan.clone()
-    };
     vec![
-        seed("scan", "groups", groups.encode_to_vec()),
         seed("scan", "list-with-nan", nans.encode_to_vec()),
         seed("scan", "conditions", scan.encode_to_vec()),
         seed("scan", "diff", snapshot.encode_to_vec()),

@@ -15,8 +15,6 @@ use engine::error::{Error, Result};
 use engine::schema::aggregation::{Aggregate, AggregateFunction, Aggregation};
 use engine::schema::{ColumnSchema, DataType, Schema};
 
-use super::ScanSpec;
-
 /// Most digits of a DECIMAL.
 const DIGITS_MAX: u8 = 38;
 
@@ -84,19 +82,9 @@ pub(crate) struct BoundAggregation {
 }
 
 impl BoundAggregation {
-    /// Binds the aggregation of a scan. Fails with `NotFound` for an unknown column, with `Unsupported` for a function
-    /// that a column's type does not have, and with `Invalid` for a scan that reads rows, too.
-    pub(crate) fn new(schema: &Schema, scan: &ScanSpec, spec: &AggregationSpec) -> Result<BoundAggregation> {
-        let fault = match scan {
-            ScanSpec { columns: Some(_), .. } => Some("columns"),
-            ScanSpec { diff_from: Some(_), .. } => Some("a start of a diff scan"),
-            ScanSpec { limit: Some(1..), .. } => Some("a limit"),
-            _ => None,
-        };
-        if let Some(fault) = fault {
-            let has = format!("a scan with an aggregation has {fault}");
-            return Err(Error::invalid(format!("{has}; its results are the groups of all rows")));
-        }
+    /// Binds an aggregation. Fails with `NotFound` for an unknown column, and with `Unsupported` for a function that a
+    /// column's type does not have.
+    pub(crate) fn new(schema: &Schema, spec: &AggregationSpec) -> Result<BoundAggregation> {
         let mut bound =
             BoundAggregation { read: Vec::new(), aggregation: Arc::default(), output: Vec::new() };
         let mut aggregation = Aggregation::default();
@@ -162,9 +150,9 @@ mod tests {
         Schema::new(columns, 1).expect("a valid schema")
     }
 
-    fn bind(group_by: &[&str], aggregates: Vec<ColumnAggregate>, scan: ScanSpec) -> Result<BoundAggregation> {
+    fn bind(group_by: &[&str], aggregates: Vec<ColumnAggregate>) -> Result<BoundAggregation> {
         let group_by = group_by.iter().map(ToString::to_string).collect();
-        BoundAggregation::new(&schema(), &scan, &AggregationSpec { group_by, aggregates })
+        BoundAggregation::new(&schema(), &AggregationSpec { group_by, aggregates })
     }
 
     #[test]
@@ -180,7 +168,7 @@ mod tests {
             ColumnAggregate::sum_as_double("k"),
             ColumnAggregate::sum("area"),
         ];
-        let bound = bind(&["k", "price"], aggregates, ScanSpec::default()).expect("all have results");
+        let bound = bind(&["k", "price"], aggregates).expect("all have results");
         let read: Vec<&str> = bound.read.iter().map(|column| column.name.as_str()).collect();
         assert_eq!(read, ["k", "price", "total", "area"], "each column once");
         let shown: Vec<String> = arrow_schema(&bound.output)
@@ -214,25 +202,14 @@ mod tests {
     #[test]
     fn what_is_not_supported_is_refused() {
         let count = || vec![ColumnAggregate::count_rows()];
-        let limited = ScanSpec { limit: Some(1), ..ScanSpec::default() };
-        let projected = ScanSpec { columns: Some(Vec::new()), ..ScanSpec::default() };
-        let faults = [
-            bind(&["area"], count(), ScanSpec::default()),
-            bind(&["no"], count(), ScanSpec::default()),
-            bind(&[], vec![ColumnAggregate::min("area")], ScanSpec::default()),
-            bind(&[], count(), limited),
-            bind(&[], count(), projected),
-        ];
+        let faults =
+            [bind(&["area"], count()), bind(&["no"], count()), bind(&[], vec![ColumnAggregate::min("area")])];
         let texts = faults.map(|fault| fault.expect_err("it is refused").message);
         expect_test::expect![[r#"
             aggregation: groups of column "area" of type FLOAT are not supported
             there is no column "no"
             aggregation: min(area) of type FLOAT is not supported
-            a scan with an aggregation has a limit; its results are the groups of all rows
-            a scan with an aggregation has columns; its results are the groups of all rows
         "#]]
         .assert_eq(&(texts.join("\n") + "\n"));
-        let nothing = ScanSpec { limit: Some(0), ..ScanSpec::default() };
-        assert!(bind(&[], count(), nothing).is_ok(), "a filter that no row satisfies");
     }
 }

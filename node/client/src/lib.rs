@@ -70,8 +70,8 @@
 //!   another replica after a failure.
 //! - **Scan token** ([`ScanToken`]): a scan of one tablet, serializable and readable by other Kudu clients. Tokens
 //!   allow reading a table in parallel. See [`Table::scan_tokens`] and [`Client::scan_serialized_token`].
-//! - **Aggregation** ([`aggregation`]): a scan that returns counts, sums, minima and maxima of groups of rows, which the
-//!   tablet servers compute. See [`rows::ScanBuilder::aggregate`].
+//! - **Aggregation** ([`aggregation`]): a scan that returns counts, sums, minima and maxima of groups of rows, which
+//!   the tablet servers compute. See [`rows::ScanBuilder::aggregate`].
 //! - **Administration**: [`tables`] (DDL), [`replica_admin`] (servers, replicas, moves), [`rebalance`] (placement).
 //!
 //! # Errors

@@ -133,7 +133,8 @@ impl Table {
             return Err(Error::invalid("a diff scan needs a snapshot timestamp and must be fault tolerant"));
         }
         let aggregation = spec.aggregation.as_ref().map(|aggregation| {
-            let bound = BoundAggregation::new(self.schema(), &spec, aggregation);
+            refuse_rows(&spec)?;
+            let bound = BoundAggregation::new(self.schema(), aggregation);
             bound.map_err(|error| error.context(format!("table {}", self.name())))
         });
         let aggregation = aggregation.transpose()?;
@@ -181,6 +182,19 @@ impl Table {
         }
         Ok(rows)
     }
+}
+
+/// Fails for a scan that has an aggregation and options of the rows.
+fn refuse_rows(spec: &ScanSpec) -> Result<()> {
+    let option = match spec {
+        ScanSpec { columns: Some(_), .. } => "columns",
+        ScanSpec { diff_from: Some(_), .. } => "a start of a diff scan",
+        // A scan that no row satisfies has the limit 0.
+        ScanSpec { limit: Some(1..), .. } => "a limit",
+        _ => return Ok(()),
+    };
+    let has = format!("a scan with an aggregation has {option}");
+    Err(Error::invalid(format!("{has}; its results are the groups of all rows")))
 }
 
 /// Returns the virtual column of diff scans, with an unused name.
@@ -517,5 +531,25 @@ impl Drop for Scanner {
             let scanner = ServerScanner { server, id: scanner_id, next_seq };
             scanner.close_in_background(self.table.client.clone());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_aggregation_has_no_options_of_rows() {
+        let fault = |spec: ScanSpec| refuse_rows(&spec).err().map(|error| error.message);
+        let limited = |rows| ScanSpec { limit: Some(rows), ..ScanSpec::default() };
+        assert_eq!((fault(ScanSpec::default()), fault(limited(0))), (None, None));
+        let faults = [
+            fault(limited(1)),
+            fault(ScanSpec { columns: Some(Vec::new()), ..ScanSpec::default() }),
+            fault(ScanSpec { diff_from: Some(7), ..ScanSpec::default() }),
+        ];
+        assert!(faults.iter().all(Option::is_some), "{faults:?}");
+        let limit = "a scan with an aggregation has a limit; its results are the groups of all rows";
+        assert_eq!(faults[0].as_deref(), Some(limit));
     }
 }

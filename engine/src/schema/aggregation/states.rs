@@ -1,7 +1,7 @@
 //! Values of the groups so far, one vector for each aggregate.
 
+use super::function::{AggregateFunction, is_decimal, is_float, is_integer};
 use super::groups::RowGroups;
-use super::{AggregateFunction, is_decimal, is_float, is_integer};
 use crate::schema::row_block::{ColumnBlock, ColumnValues};
 use crate::schema::{DataType, PhysicalType};
 

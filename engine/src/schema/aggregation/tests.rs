@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::super::ColumnSchema;
+use super::super::{ColumnSchema, DataType, ValueKind};
 use super::*;
 
 /// Types of a table's columns.
