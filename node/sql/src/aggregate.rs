@@ -5,8 +5,8 @@
 //!     TabletAggregateExec               states as a partial AggregateExec has them, from scanners that aggregate
 //! ```
 //!
-//! A server that cannot aggregate, such as one of Apache Kudu, refuses the scan. The partition is then read as rows, and
-//! aggregated here.
+//! A server that cannot aggregate, such as one of Apache Kudu, refuses the scan. The partition is then read as rows,
+//! and aggregated here.
 
 use std::fmt;
 use std::sync::Arc;

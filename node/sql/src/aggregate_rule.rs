@@ -6,11 +6,11 @@
 //!       TabletScanExec
 //! ```
 //!
-//! An aggregation of one tablet is one `AggregateExec: mode=Single`, and becomes the same two.
+//! An aggregation of one tablet may be one `AggregateExec: mode=Single`, and becomes the same two.
 //!
 //! - All filters are in the scan: a filter that DataFusion evaluates is a plan between the two.
-//! - Groups are columns; aggregates are functions of columns that the client has, without DISTINCT, FILTER and ORDER BY.
-//!   A cast that SUM and AVG put around an integer is part of the function.
+//! - Groups are columns; aggregates are functions of columns that the client has, without DISTINCT, FILTER and
+//!   ORDER BY. A cast that SUM and AVG put around an integer is part of the function.
 //! - A key makes a group of each row. Groups that contain it stay here: they would be more bytes than the rows.
 
 use std::sync::Arc;

@@ -20,6 +20,8 @@ async fn cluster(dir: &std::path::Path) -> Cluster {
     let env = OsEnv::new(&OsOptions::default()).expect("this machine");
     let flags = Flags::new();
     flags.set("log_sync", "false").expect("a flag");
+    // A case switches a feature of the servers off.
+    flags.set("superuser_acl", "*").expect("a flag");
     let config = ClusterConfig {
         dir: dir.to_str().expect("UTF-8").to_string(),
         masters: 1,
@@ -150,6 +152,8 @@ async fn run(context: Context<'_>, directive: &str, script: &str) -> String {
     if directive == "both" {
         let of_rows = Shell::new(client.clone(), format).target_partitions(2).server_aggregation(false);
         assert_eq!(printed, self::printed(&of_rows, &script).await, "{script}");
+        let of_one_partition = Shell::new(client.clone(), format).target_partitions(1);
+        assert_eq!(printed, self::printed(&of_one_partition, &script).await, "{script}");
         let refused = Shell::new(client.clone(), format).target_partitions(2);
         support_aggregation(&client, false).await;
         assert_eq!(printed, self::printed(&refused, &script).await, "{script}");
