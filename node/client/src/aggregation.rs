@@ -113,14 +113,16 @@ impl BoundAggregation {
     fn bind_output(&mut self, aggregation: Aggregation) -> Result<()> {
         let projection: Vec<_> = self.read.iter().map(Into::into).collect();
         let results = aggregation.output(&projection)?;
-        let groups = aggregation.group_by.iter().map(|at| Some(*at));
-        let sources = groups.chain(aggregation.aggregates.iter().map(|aggregate| aggregate.column));
-        for (result, source) in results.into_iter().zip(sources) {
+        let groups = aggregation.group_by.iter().map(|at| (Some(*at), false));
+        let is_sum = |aggregate: &Aggregate| aggregate.function == AggregateFunction::Sum;
+        let aggregates = aggregation.aggregates.iter().map(|one| (one.column, is_sum(one)));
+        let sources = groups.chain(aggregates);
+        for (result, (source, is_sum)) in results.into_iter().zip(sources) {
             let mut column = ColumnSchema::new(0, &result.name, result.ty);
             column.nullable = result.nullable;
             if let Some(source) = source.map(|at| &self.read[at]) {
                 column.attributes = source.attributes;
-                if result.ty != source.ty && result.ty == DataType::Decimal128 {
+                if is_sum && result.ty == DataType::Decimal128 {
                     column.attributes.precision = DIGITS_MAX;
                 }
             }
