@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 use crate::error::{Error, Result};
 use crate::ids::ColumnId;
 
+pub mod aggregation;
 mod data_type;
 mod display;
 pub mod key;

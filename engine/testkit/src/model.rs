@@ -1,11 +1,13 @@
 //! A model of a tablet, a map of versions: steps applied to both, and their comparison.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use engine::config::TabletConfig;
 use engine::error::ErrorKind;
 use engine::ids::ColumnId;
 use engine::replica::{JobKind, Op, OpResult};
+use engine::schema::aggregation::{Aggregate, AggregateFunction, Aggregation, Aggregator};
 use engine::schema::predicate::{Predicate, PredicateKind};
 use engine::schema::row_block::ProjectedColumn;
 use engine::schema::row_ops::{RowErrorCode, RowOpKind};
@@ -269,6 +271,49 @@ pub fn check_predicates(world: &World, model: &Model, before: u64) {
     }
 }
 
+/// Compares rows, values and extremes of the groups by the column `v` with the model's.
+pub fn check_aggregates(world: &World, model: &Model, before: u64) {
+    let number = |cell: &[u8]| i32::from_le_bytes(cell.try_into().unwrap());
+    let of = |function, column| Aggregate { function, column: Some(column) };
+    let aggregates = vec![
+        Aggregate { function: AggregateFunction::Count, column: None },
+        of(AggregateFunction::Count, 2),
+        of(AggregateFunction::Sum, 2),
+        of(AggregateFunction::Min, 0),
+        of(AggregateFunction::Max, 2),
+    ];
+    let aggregation = Arc::new(Aggregation { group_by: vec![1], aggregates });
+    let mut scan = world.replica().tablet().scan(&spec(world, before, before.is_multiple_of(2))).unwrap();
+    let mut aggregator = Aggregator::new(&aggregation, scan.projection());
+    while let Some(block) = scan.next_block().unwrap() {
+        aggregator.add(&block);
+    }
+    let found = aggregator.finish();
+    let cells =
+        |row: usize| found.columns.iter().map(|column| column.cell(row).map(<[u8]>::to_vec)).collect();
+    let mut found: Vec<Cells> = (0..found.rows).map(cells).collect();
+    found.sort();
+    let mut groups: BTreeMap<Option<Vec<u8>>, Vec<Cells>> = BTreeMap::new();
+    for row in model.shown(before) {
+        groups.entry(row[1].clone()).or_default().push(row);
+    }
+    let expected = groups.into_iter().map(|(group, rows)| {
+        let numbers: Vec<i32> = rows.iter().filter_map(|row| row[2].as_deref()).map(number).collect();
+        let sum = numbers.iter().map(|n| i64::from(*n)).reduce(|sum, n| sum + n);
+        let count = |rows: usize| Some((rows as i64).to_le_bytes().to_vec());
+        let cell = |n: i32| n.to_le_bytes().to_vec();
+        vec![
+            group,
+            count(rows.len()),
+            count(numbers.len()),
+            sum.map(|sum| sum.to_le_bytes().to_vec()),
+            rows.iter().map(key_of).min().map(cell),
+            numbers.iter().max().map(|n| cell(*n)),
+        ]
+    });
+    assert_eq!(found, expected.collect::<Vec<Cells>>(), "at {before}");
+}
+
 /// A scan that is read block by block while the tablet changes.
 pub struct OpenScan {
     scan: Scan,
@@ -345,6 +390,9 @@ pub fn check(world: &World, model: &Model) {
     }
     check_predicates(world, model, now);
     check_predicates(world, model, (now / 2 + 1).max(oldest));
+    for before in [now, (now / 2 + 1).max(oldest)] {
+        check_aggregates(world, model, before);
+    }
     let live = model.shown(now).len() as u64;
     assert_eq!(world.replica().tablet().stats().live_rows, live);
 }

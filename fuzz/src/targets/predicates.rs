@@ -5,14 +5,15 @@ use engine::cfile::page_file::PageRef;
 use engine::cfile::page_index::PageEntry;
 use engine::cfile::zone_map::{bounds, may_match};
 use engine::ids::ColumnId;
+use engine::schema::aggregation::Aggregator;
 use engine::schema::partition_range::PartitionRange;
 use engine::schema::predicate::{Predicate, PredicateKind, compare_cells};
 use engine::schema::pruning::key_bounds;
-use engine::schema::row_block::{Bitmap, ColumnBlock};
+use engine::schema::row_block::{Bitmap, ColumnBlock, ProjectedColumn, RowBlock};
 use engine::schema::{DataType, PhysicalType};
-use node::tserver::scan_spec;
+use node::tserver::scan_spec::{self, ParsedScan};
 use nyala_client::predicate::to_pb;
-use nyala_common::wire::{predicates, schema};
+use nyala_common::wire::{aggregation, predicates, schema};
 use nyala_proto::kudu::client::ScanTokenPb;
 use nyala_proto::kudu::tserver::NewScanRequestPb;
 use nyala_proto::kudu::{ColumnPredicatePb, ColumnSchemaPb};
@@ -37,6 +38,24 @@ pub(super) fn scan(data: &[u8]) {
     let ranges =
         engine::schema::partition::PartitionSchema::default().prune(&schema, &parsed.spec.predicates, &keys);
     assert!(ranges.len() <= 1, "one tablet has one range: {ranges:?}");
+    check_aggregation(&parsed);
+}
+
+/// Checks that an aggregation that was accepted is the same when it is sent again, and that it takes rows.
+fn check_aggregation(parsed: &ParsedScan) {
+    let Some(found) = &parsed.aggregation else { return };
+    assert_eq!(aggregation::from_pb(&aggregation::to_pb(found)).as_ref(), Ok(&**found));
+    assert_eq!(parsed.projection.len(), found.group_by.len() + found.aggregates.len());
+    let cell =
+        |column: &ProjectedColumn| (!column.nullable).then(|| vec![0; column.ty.width().unwrap_or_default()]);
+    let cells: Vec<_> = parsed.spec.projection.iter().map(cell).collect();
+    let mut rows = RowBlock::new(&parsed.spec.projection);
+    rows.push_row(cells.iter().map(Option::as_deref));
+    let mut aggregator = Aggregator::new(found, &parsed.spec.projection);
+    aggregator.add(&rows);
+    aggregator.add(&rows);
+    let groups = aggregator.finish();
+    assert_eq!((groups.rows, groups.columns.len()), (1, parsed.projection.len()));
 }
 
 /// Checks that decoded predicates are the same when they are sent again.

@@ -70,6 +70,8 @@
 //!   another replica after a failure.
 //! - **Scan token** ([`ScanToken`]): a scan of one tablet, serializable and readable by other Kudu clients. Tokens
 //!   allow reading a table in parallel. See [`Table::scan_tokens`] and [`Client::scan_serialized_token`].
+//! - **Aggregation** ([`aggregation`]): a scan that returns counts, sums, minima and maxima of groups of rows, which
+//!   the tablet servers compute. See [`rows::ScanBuilder::aggregate`].
 //! - **Administration**: [`tables`] (DDL), [`replica_admin`] (servers, replicas, moves), [`rebalance`] (placement).
 //!
 //! # Errors
@@ -102,6 +104,7 @@ use nyala_common::env::Env;
 use nyala_common::rpc::client::Proxy;
 use nyala_common::security::RpcCaller;
 
+pub mod aggregation;
 pub mod arrow;
 mod authz_tokens;
 pub mod backoff;
@@ -131,6 +134,7 @@ mod tablet_calls;
 pub mod upgrade;
 mod write_batch;
 
+pub use aggregation::{AggregationSpec, ColumnAggregate};
 pub use config::ClientConfig;
 pub use engine::error::{Error, ErrorKind, Result};
 pub use engine::schema::row_ops::RowOpKind;

@@ -15,6 +15,7 @@ use engine::schema::predicate::Predicate;
 use engine::schema::{ColumnSchema, DataType};
 use engine::time::Instant;
 
+use super::aggregation::{AggregationSpec, BoundAggregation};
 use super::backoff::Backoff;
 use super::location_cache::{LocationLookup, TabletLocation};
 use super::scan_close::{OpeningCall, ServerScanner};
@@ -23,11 +24,11 @@ use super::{Client, TABLET_SERVICE, Table, arrow, predicate};
 use nyala_common::env::BoxFuture;
 use nyala_common::rpc::client::{CallOptions, Proxy, RpcResponse};
 use nyala_common::spans::SpanOrigin;
-use nyala_common::wire::schema;
+use nyala_common::wire::{aggregation, schema};
 use nyala_proto::kudu::security::SignedTokenPb;
 use nyala_proto::kudu::tserver::{
     NewScanRequestPb, RowFormatFlags, ScanRequestPb, ScanResponsePb, ScannerKeepAliveRequestPb,
-    ScannerKeepAliveResponsePb,
+    ScannerKeepAliveResponsePb, TabletServerFeatures,
 };
 use nyala_proto::kudu::{ColumnSchemaPb, OrderMode, ReadMode as ReadModePb};
 
@@ -47,6 +48,8 @@ pub enum ReadMode {
 pub struct ScanSpec {
     /// Names of the projected columns, in order; `None` for all. An empty list returns batches with a row count only.
     pub columns: Option<Vec<String>>,
+    /// Aggregation whose results are returned instead of rows; it names its columns itself.
+    pub aggregation: Option<AggregationSpec>,
     /// Predicates; a row must satisfy all.
     pub predicates: Vec<Predicate>,
     /// Bounds on encoded primary keys.
@@ -71,6 +74,7 @@ impl Default for ScanSpec {
     fn default() -> ScanSpec {
         ScanSpec {
             columns: None,
+            aggregation: None,
             predicates: Vec::new(),
             keys: PartitionRange::default(),
             partitions: PartitionRange::default(),
@@ -88,7 +92,9 @@ impl Default for ScanSpec {
 pub struct Scanner {
     table: Table,
     spec: ScanSpec,
+    /// Columns of the batches.
     columns: Vec<ColumnSchema>,
+    aggregation: Option<BoundAggregation>,
     schema: SchemaRef,
     /// Partition keys still to be read. The lower bound of the first range advances.
     ranges: VecDeque<PartitionRange>,
@@ -113,7 +119,8 @@ struct OpenTablet {
 }
 
 impl Table {
-    /// Starts a scan. Fails with `NotFound` for an unknown column and with `Invalid` for contradictory options.
+    /// Starts a scan. Fails with `NotFound` for an unknown column, with `Invalid` for contradictory options, and with
+    /// `Unsupported` for an aggregation that no server has.
     pub fn scan(&self, mut spec: ScanSpec) -> Result<Scanner> {
         if spec.fault_tolerant && spec.read_mode == ReadMode::Latest {
             spec.read_mode = ReadMode::AtSnapshot(None);
@@ -125,7 +132,16 @@ impl Table {
         if spec.diff_from.is_some() && (snapshot.is_none() || !spec.fault_tolerant) {
             return Err(Error::invalid("a diff scan needs a snapshot timestamp and must be fault tolerant"));
         }
-        let mut columns = self.projection(&spec)?;
+        let aggregation = spec.aggregation.as_ref().map(|aggregation| {
+            refuse_rows(&spec)?;
+            let bound = BoundAggregation::new(self.schema(), aggregation);
+            bound.map_err(|error| error.context(format!("table {}", self.name())))
+        });
+        let aggregation = aggregation.transpose()?;
+        let mut columns = match &aggregation {
+            Some(bound) => bound.output.clone(),
+            None => self.projection(&spec)?,
+        };
         if spec.diff_from.is_some() {
             columns.push(is_deleted(&columns));
         }
@@ -136,6 +152,7 @@ impl Table {
             table: self.clone(),
             schema: arrow::arrow_schema(&columns),
             columns,
+            aggregation,
             ranges,
             open: None,
             snapshot,
@@ -165,6 +182,19 @@ impl Table {
         }
         Ok(rows)
     }
+}
+
+/// Fails for a scan that has an aggregation and options of the rows.
+fn refuse_rows(spec: &ScanSpec) -> Result<()> {
+    let option = match spec {
+        ScanSpec { columns: Some(_), .. } => "columns",
+        ScanSpec { diff_from: Some(_), .. } => "a start of a diff scan",
+        // A scan that no row satisfies has the limit 0.
+        ScanSpec { limit: Some(1..), .. } => "a limit",
+        _ => return Ok(()),
+    };
+    let has = format!("a scan with an aggregation has {option}");
+    Err(Error::invalid(format!("{has}; its results are the groups of all rows")))
 }
 
 /// Returns the virtual column of diff scans, with an unused name.
@@ -371,7 +401,11 @@ impl Scanner {
         };
         let until = client.attempt_deadline(deadline);
         let opens = open.server.is_none();
-        let options = CallOptions { span: SpanOrigin::Root, ..CallOptions::default() };
+        let features = match &self.aggregation {
+            Some(_) if opens => vec![TabletServerFeatures::NyalaAggregation as u32],
+            _ => Vec::new(),
+        };
+        let options = CallOptions { features, span: SpanOrigin::Root, ..CallOptions::default() };
         let to = server.clone();
         let call: BoxFuture<'static, _> =
             Box::pin(async move { to.call(TABLET_SERVICE, "Scan", &request, until, options).await });
@@ -395,6 +429,7 @@ impl Scanner {
             ReadMode::YourWrites if self.snapshot.is_some() => ReadModePb::ReadAtSnapshot,
             ReadMode::YourWrites => ReadModePb::ReadYourWrites,
         };
+        let read = self.aggregation.as_ref().map_or(&self.columns, |bound| &bound.read);
         let order = if self.spec.fault_tolerant { OrderMode::Ordered } else { OrderMode::Unordered };
         NewScanRequestPb {
             tablet_id: Bytes::copy_from_slice(open.tablet.id.as_bytes()),
@@ -407,7 +442,7 @@ impl Scanner {
                 .collect(),
             start_primary_key: if open.last_key.is_some() { None } else { key(&self.spec.keys.lower) },
             stop_primary_key: key(&self.spec.keys.upper),
-            projected_columns: self.columns.iter().map(|column| self.projected(column)).collect(),
+            projected_columns: read.iter().map(|column| self.projected(column)).collect(),
             read_mode: Some(read_mode as i32),
             snap_start_timestamp: self.spec.diff_from,
             snap_timestamp: self.snapshot,
@@ -416,6 +451,7 @@ impl Scanner {
             last_primary_key: open.last_key.clone(),
             row_format_flags: Some(RowFormatFlags::ColumnarLayout as u64),
             authz_token: token.cloned(),
+            nyala_aggregation: self.aggregation.as_ref().map(|bound| aggregation::to_pb(&bound.aggregation)),
             ..Default::default()
         }
     }
@@ -495,5 +531,25 @@ impl Drop for Scanner {
             let scanner = ServerScanner { server, id: scanner_id, next_seq };
             scanner.close_in_background(self.table.client.clone());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_aggregation_has_no_options_of_rows() {
+        let fault = |spec: ScanSpec| refuse_rows(&spec).err().map(|error| error.message);
+        let limited = |rows| ScanSpec { limit: Some(rows), ..ScanSpec::default() };
+        assert_eq!((fault(ScanSpec::default()), fault(limited(0))), (None, None));
+        let faults = [
+            fault(limited(1)),
+            fault(ScanSpec { columns: Some(Vec::new()), ..ScanSpec::default() }),
+            fault(ScanSpec { diff_from: Some(7), ..ScanSpec::default() }),
+        ];
+        assert!(faults.iter().all(Option::is_some), "{faults:?}");
+        let limit = "a scan with an aggregation has a limit; its results are the groups of all rows";
+        assert_eq!(faults[0].as_deref(), Some(limit));
     }
 }

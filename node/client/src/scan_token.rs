@@ -36,8 +36,13 @@ impl ScanToken {
 
 impl Table {
     /// Splits a scan into tokens, one per tablet that may hold matching rows. Fails with `NotFound` for a column that
-    /// the table does not have.
+    /// the table does not have, and with `Unsupported` for an aggregation.
     pub async fn scan_tokens(&self, spec: &ScanSpec) -> Result<Vec<ScanToken>> {
+        if spec.aggregation.is_some() {
+            return Err(Error::unsupported(
+                "a scan token has no aggregation; use its partition keys in a scan",
+            ));
+        }
         self.projection(spec)?;
         let deadline = self.client.deadline();
         let mut tokens: Vec<ScanToken> = Vec::new();
@@ -132,6 +137,7 @@ impl Table {
         };
         Ok(ScanSpec {
             columns: Some(columns),
+            aggregation: None,
             predicates: predicates.collect::<Result<_>>()?,
             keys: PartitionRange {
                 lower: token.lower_bound_primary_key().to_vec(),

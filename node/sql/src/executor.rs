@@ -20,7 +20,7 @@ use super::error::{SqlError, SqlResult, state};
 use super::partition::table_name;
 use super::script::{Body, Clauses, Parsed};
 use super::session::{Session, timestamp};
-use super::snapshot::{ReadOptions, Snapshot};
+use super::snapshot::{PlanOptions, ReadOptions, Snapshot};
 use super::{ddl, describe, dml, show_create};
 
 /// Result of a statement.
@@ -50,8 +50,7 @@ pub(crate) enum Command {
 #[derive(Clone)]
 pub(crate) struct Executor {
     pub(crate) client: Client,
-    /// Number of partitions that plans aim at.
-    pub(crate) partitions: Option<usize>,
+    pub(crate) plan: PlanOptions,
     pub(crate) fault_tolerant: bool,
     /// True if statements may read and write files of this machine.
     pub(crate) files: bool,
@@ -59,7 +58,7 @@ pub(crate) struct Executor {
 
 impl Executor {
     pub(crate) fn new(client: Client) -> Executor {
-        Executor { client, partitions: None, fault_tolerant: false, files: true }
+        Executor { client, plan: PlanOptions::default(), fault_tolerant: false, files: true }
     }
 
     pub(crate) async fn execute(&self, parsed: Parsed) -> SqlResult<Answer> {
@@ -191,7 +190,7 @@ impl Executor {
             true => self.client.list_tables(None).await?.into_iter().map(|table| table.name).collect(),
             false => Vec::new(),
         };
-        Ok(Session::new(&self.client, read, self.partitions, names))
+        Ok(Session::new(&self.client, read, self.plan, names))
     }
 
     /// Plans a query, or EXPLAIN.

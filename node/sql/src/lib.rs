@@ -7,6 +7,7 @@
 //!   │     ├── dml: INSERT, UPSERT, UPDATE, DELETE ──┐
 //!   │     ├── copy (file_writer) ───────────────────┤
 //!   │     └── SELECT, EXPLAIN ──────────────────────┴─ session ── catalog (snapshot) ── table (filter) ── scan (late)
+//!   │                    aggregate_rule, aggregate: parts that the tablet servers compute ──┘
 //!   └── output: table, CSV, JSON, Parquet
 //! ```
 //!
@@ -17,6 +18,8 @@
 //! `serve` speaks the Postgres protocol. `embedded` runs a cluster in a directory, by the program `nyala`: this crate
 //! contains no server.
 
+mod aggregate;
+mod aggregate_rule;
 mod catalog;
 mod copy;
 mod ddl;

@@ -53,6 +53,9 @@ struct Options {
     /// Continues scans at another replica when a server is lost; slower
     #[arg(long, global = true)]
     fault_tolerant: bool,
+    /// Reads rows and aggregates them here, where tablet servers would
+    #[arg(long)]
+    no_server_aggregation: bool,
     /// PEM file of the CAs that servers' certificates must chain to
     #[arg(long, global = true, value_name = "FILE")]
     ca_cert: Option<String>,
@@ -159,9 +162,15 @@ fn exit_code(result: Result<(), String>) -> ExitCode {
     result.map_or_else(|message| fail(&message), |()| ExitCode::SUCCESS)
 }
 
+fn shell(client: Client, options: &Options) -> Shell {
+    Shell::new(client, options.format)
+        .fault_tolerant(options.fault_tolerant)
+        .server_aggregation(!options.no_server_aggregation)
+}
+
 async fn run_script(options: &Options, env: &Env, masters: &str, script: &str) -> Result<(), String> {
     let client = connect(options, env, masters).await?;
-    let shell = Shell::new(client, options.format).fault_tolerant(options.fault_tolerant);
+    let shell = shell(client, options);
     let mut print = to_stdout;
     shell.run(script, &mut print).await.map_err(|error| error.to_string())
 }
@@ -169,7 +178,7 @@ async fn run_script(options: &Options, env: &Env, masters: &str, script: &str) -
 async fn interact(options: &Options, env: &Env, masters: &str) -> Result<(), String> {
     let client = connect(options, env, masters).await?;
     let history = std::env::home_dir().map(|home| home.join(".nyala_sql_history"));
-    let shell = Shell::new(client, options.format).fault_tolerant(options.fault_tolerant);
+    let shell = shell(client, options);
     interactive::interact(shell, history).await.map_err(|error| error.to_string())
 }
 

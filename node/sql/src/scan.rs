@@ -41,6 +41,24 @@ pub(crate) struct TabletScan {
     pub(crate) rows: Option<usize>,
 }
 
+impl TabletScan {
+    /// Writes the filters, those that are found while the plan runs too, and the limit.
+    pub(crate) fn fmt_filters(
+        &self,
+        late: &[Arc<dyn PhysicalExpr>],
+        f: &mut fmt::Formatter<'_>,
+    ) -> fmt::Result {
+        if !self.filters.is_empty() {
+            write!(f, ", filters=[{}]", self.filters.join(", "))?;
+        }
+        if !late.is_empty() {
+            let late: Vec<String> = late.iter().map(ToString::to_string).collect();
+            write!(f, ", late filters=[{}]", late.join(", "))?;
+        }
+        self.spec.limit.map_or(Ok(()), |limit| write!(f, ", limit={limit}"))
+    }
+}
+
 /// Physical plan of a [`TabletScan`].
 #[derive(Clone)]
 pub(crate) struct TabletScanExec {
@@ -60,6 +78,26 @@ impl TabletScanExec {
         );
         TabletScanExec { scan, late: Vec::new(), properties: Arc::new(properties) }
     }
+
+    pub(crate) fn scan(&self) -> &TabletScan {
+        &self.scan
+    }
+
+    pub(crate) fn late(&self) -> &[Arc<dyn PhysicalExpr>] {
+        &self.late
+    }
+}
+
+/// Opens the scanner of a partition, with the predicates that are known by now. `None` if no row can satisfy them.
+pub(crate) fn open(
+    scan: TabletScan,
+    partitions: PartitionRange,
+    late: &[Arc<dyn PhysicalExpr>],
+) -> engine::error::Result<Option<Box<Scanner>>> {
+    let mut spec = ScanSpec { partitions, ..scan.spec };
+    let Some(predicates) = late_predicates(late, scan.table.schema()) else { return Ok(None) };
+    spec.predicates.extend(predicates);
+    Ok(Some(Box::new(scan.table.scan(spec)?)))
 }
 
 /// Progress of a partition.
@@ -69,16 +107,10 @@ enum PartitionState {
 }
 
 impl PartitionState {
-    /// Opens the scanner, with the predicates that are known by now. `None` if no row can satisfy them.
     fn open(self) -> engine::error::Result<Option<Box<Scanner>>> {
         match self {
             PartitionState::Open(scanner) => Ok(Some(scanner)),
-            PartitionState::Unopened(scan, partitions, late) => {
-                let mut spec = ScanSpec { partitions, ..scan.spec };
-                let Some(predicates) = late_predicates(&late, scan.table.schema()) else { return Ok(None) };
-                spec.predicates.extend(predicates);
-                Ok(Some(Box::new(scan.table.scan(spec)?)))
-            }
+            PartitionState::Unopened(scan, partitions, late) => open(*scan, partitions, &late),
         }
     }
 }
@@ -95,14 +127,7 @@ impl DisplayAs for TabletScanExec {
         let columns: Vec<&str> = schema.fields().iter().map(|field| field.name().as_str()).collect();
         let (table, tablets) = (self.scan.table.name(), self.scan.tablets.len());
         write!(f, "TabletScanExec: table={table}, tablets={tablets}, columns=[{}]", columns.join(", "))?;
-        if !self.scan.filters.is_empty() {
-            write!(f, ", filters=[{}]", self.scan.filters.join(", "))?;
-        }
-        if !self.late.is_empty() {
-            let late: Vec<String> = self.late.iter().map(ToString::to_string).collect();
-            write!(f, ", late filters=[{}]", late.join(", "))?;
-        }
-        self.scan.spec.limit.map_or(Ok(()), |limit| write!(f, ", limit={limit}"))
+        self.scan.fmt_filters(&self.late, f)
     }
 }
 

@@ -3,16 +3,18 @@
 use std::sync::Arc;
 
 use datafusion::execution::context::SQLOptions;
+use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::prelude::{DataFrame, SessionConfig, SessionContext};
 use datafusion::sql::parser::Statement;
 use engine::schema::{ColumnSchema, DataType, TypeAttributes, format_cell};
 use nyala_client::Client;
 use nyala_client::cell_text::parse_cell;
 
+use super::aggregate_rule;
 use super::catalog::{ClusterCatalog, ClusterSchema, SCHEMA};
 use super::error::{SqlError, SqlResult};
 use super::script::AsOf;
-use super::snapshot::ReadOptions;
+use super::snapshot::{PlanOptions, ReadOptions};
 
 /// Bits of a hybrid timestamp that count operations within a microsecond.
 const LOGICAL_BITS: u32 = 12;
@@ -26,19 +28,19 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Creates a session that reads the tables as `read` says. `partitions` is the number of partitions that plans
-    /// aim at, and `table_names` fills the information schema.
+    /// Creates a session that reads the tables as `read` says, by plans as `plan` says. `table_names` fills the
+    /// information schema.
     pub(crate) fn new(
         client: &Client,
         read: ReadOptions,
-        partitions: Option<usize>,
+        plan: PlanOptions,
         table_names: Vec<String>,
     ) -> Session {
         let mut config = SessionConfig::new()
             .with_information_schema(true)
             .with_create_default_catalog_and_schema(false)
             .with_default_catalog_and_schema(CATALOG, SCHEMA);
-        if let Some(count) = partitions {
+        if let Some(count) = plan.partitions {
             config = config.with_target_partitions(count);
         }
         let options = config.options_mut();
@@ -46,7 +48,11 @@ impl Session {
         options.sql_parser.parse_float_as_decimal = true;
         // Batches of the client have Utf8 columns; a second type of text would mean casts of columns.
         options.sql_parser.map_string_types_to_utf8view = false;
-        let context = SessionContext::new_with_config(config);
+        let mut builder = SessionStateBuilder::new().with_config(config).with_default_features();
+        if plan.server_aggregation {
+            builder = builder.with_physical_optimizer_rules(aggregate_rule::rules());
+        }
+        let context = SessionContext::new_with_state(builder.build());
         let schema = Arc::new(ClusterSchema::new(client, read, table_names));
         context.register_catalog(CATALOG, Arc::new(ClusterCatalog(schema)));
         Session { context }

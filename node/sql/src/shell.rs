@@ -23,7 +23,13 @@ impl Shell {
 
     /// Sets the number of partitions that a plan aims at; by default the number of processors.
     pub fn target_partitions(mut self, count: usize) -> Shell {
-        self.executor.partitions = Some(count);
+        self.executor.plan.partitions = Some(count);
+        self
+    }
+
+    /// Sets that tablet servers aggregate where they can, which is the default. Otherwise they return rows.
+    pub fn server_aggregation(mut self, server_aggregation: bool) -> Shell {
+        self.executor.plan.server_aggregation = server_aggregation;
         self
     }
 

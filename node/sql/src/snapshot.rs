@@ -1,4 +1,4 @@
-//! Snapshot of a statement: one timestamp for all tablets of all its tables.
+//! Snapshot of a statement: one timestamp for all tablets of all its tables. Options of its reads and plans.
 
 use datafusion::common::{DataFusionError, Result};
 use nyala_client::{ReadMode, ScanSpec, Table};
@@ -53,4 +53,19 @@ pub(crate) struct ReadOptions {
     pub(crate) snapshot: Snapshot,
     /// True if a scan continues at another replica when a server is lost.
     pub(crate) fault_tolerant: bool,
+}
+
+/// Options of the plans of a statement.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct PlanOptions {
+    /// Number of partitions that plans aim at; by default the number of processors.
+    pub(crate) partitions: Option<usize>,
+    /// True if tablet servers aggregate.
+    pub(crate) server_aggregation: bool,
+}
+
+impl Default for PlanOptions {
+    fn default() -> PlanOptions {
+        PlanOptions { partitions: None, server_aggregation: true }
+    }
 }

@@ -13,12 +13,15 @@ use nyala_common::env::os::{OsEnv, OsOptions};
 use nyala_sql::{Format, Shell};
 
 /// Transcripts, in the order in which they run.
-const TRANSCRIPTS: [&str; 7] = ["ddl", "select", "write", "conditions", "snapshot", "errors", "copy"];
+const TRANSCRIPTS: [&str; 8] =
+    ["ddl", "select", "write", "conditions", "aggregates", "snapshot", "errors", "copy"];
 
 async fn cluster(dir: &std::path::Path) -> Cluster {
     let env = OsEnv::new(&OsOptions::default()).expect("this machine");
     let flags = Flags::new();
     flags.set("log_sync", "false").expect("a flag");
+    // A case switches a feature of the servers off.
+    flags.set("superuser_acl", "*").expect("a flag");
     let config = ClusterConfig {
         dir: dir.to_str().expect("UTF-8").to_string(),
         masters: 1,
@@ -112,6 +115,8 @@ struct Context<'a> {
 
 /// Runs the statements of a case. The directive is the format, or one of:
 ///
+/// - `rows` prints CSV, and has no aggregations of the servers.
+/// - `both` prints CSV, which must be the same with aggregations of the servers, without, and if the servers refuse them.
 /// - `write` writes the file in the first line of the input, with the other lines.
 /// - `file` shows a file.
 /// - `snapshot` keeps the current timestamp under the name in the input; `$name` in later statements is that timestamp.
@@ -122,6 +127,7 @@ async fn run(context: Context<'_>, directive: &str, script: &str) -> String {
         "table" => Format::Table,
         "csv" => Format::Csv,
         "json" => Format::Json,
+        "rows" | "both" => Format::Csv,
         "snapshot" => {
             let seen = client.observed_timestamp().expect("a statement ran before");
             timestamps.borrow_mut().insert(format!("${}", script.trim()), seen + 1);
@@ -141,20 +147,45 @@ async fn run(context: Context<'_>, directive: &str, script: &str) -> String {
     for (name, timestamp) in timestamps.borrow().iter() {
         script = script.replace(name, &timestamp.to_string());
     }
+    let shell = Shell::new(client.clone(), format).target_partitions(2);
+    let printed = printed(&shell.server_aggregation(directive != "rows"), &script).await;
+    if directive == "both" {
+        let of_rows = Shell::new(client.clone(), format).target_partitions(2).server_aggregation(false);
+        assert_eq!(printed, self::printed(&of_rows, &script).await, "{script}");
+        let of_one_partition = Shell::new(client.clone(), format).target_partitions(1);
+        assert_eq!(printed, self::printed(&of_one_partition, &script).await, "{script}");
+        let refused = Shell::new(client.clone(), format).target_partitions(2);
+        support_aggregation(&client, false).await;
+        assert_eq!(printed, self::printed(&refused, &script).await, "{script}");
+        support_aggregation(&client, true).await;
+    }
+    mask(&printed.replace(dir, "$DIR"))
+}
+
+/// Sets if the tablet servers aggregate.
+async fn support_aggregation(client: &Client, support: bool) {
+    for server in client.servers().await.expect("a list") {
+        let value = support.to_string();
+        let address = format!("{}:{}", server.host, server.port);
+        client.set_flag(&address, "tserver_support_aggregation", &value, false).await.expect("a flag");
+    }
+}
+
+/// Returns what a script prints, and its error.
+async fn printed(shell: &Shell, script: &str) -> String {
     let mut printed = String::new();
-    let shell = Shell::new(client, format).target_partitions(2);
     let mut print = |text: &[u8]| {
         printed.push_str(std::str::from_utf8(text).expect("UTF-8"));
         Ok(())
     };
-    let result = shell.run(&script, &mut print).await;
+    let result = shell.run(script, &mut print).await;
     if let Err(error) = result {
         printed.push_str(&format!("error: {error}\n"));
     }
     if printed.is_empty() {
         printed.push_str("done\n");
     }
-    mask(&printed.replace(dir, "$DIR"))
+    printed
 }
 
 /// Replaces ids of tables and the current time, which differ from run to run.

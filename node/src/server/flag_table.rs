@@ -254,6 +254,11 @@ const WITH_EFFECT: &[FlagSpec] = &[
         "largest size of a scan's response, exceeded by at most a block")
         .of(TabletServer)
         .runtime(),
+    F::bool("tserver_support_aggregation", Effective, "true",
+        "aggregates rows for clients; without it they read the rows")
+        .of(TabletServer)
+        .tagged(EVOLVING)
+        .runtime(),
     F::number("scanner_inject_latency_on_each_batch_ms", Effective, "0", "for tests: delay of every batch of a scan")
         .of(TabletServer)
         .tagged(UNSAFE)

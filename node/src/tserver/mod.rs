@@ -29,6 +29,7 @@ pub mod metrics;
 mod open_scanner;
 mod pages;
 mod quiescing;
+mod reply_rows;
 pub mod runtime_flags;
 mod scan;
 mod scan_log;

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use engine::schema::aggregation::Aggregation;
 use engine::schema::row_block::ProjectedColumn;
 use engine::tablet::scan::Scan;
 
@@ -13,7 +14,10 @@ use nyala_common::wire::rows::RowsFormat;
 pub struct OpenScanner {
     pub(super) replica: ReplicaHandle,
     pub(super) scan: Scan,
+    /// Columns of the replies: those of the scan, or the results of the aggregation.
     pub(super) projection: Arc<[ProjectedColumn]>,
+    /// Aggregation whose partial results are returned instead of rows.
+    pub(super) aggregation: Option<Arc<Aggregation>>,
     pub(super) layout: RowsFormat,
     pub(super) ordered: bool,
     pub(super) entry: ScanLogEntry,

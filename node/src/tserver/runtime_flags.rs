@@ -17,6 +17,7 @@ pub struct RuntimeFlags {
     batch_bytes_default: Arc<AtomicU64>,
     batch_bytes_max: Arc<AtomicU64>,
     batch_delay_ms: Arc<AtomicU64>,
+    aggregation: Arc<AtomicU64>,
     /// Bits of an `f64`.
     invalid_token_ratio: Arc<AtomicU64>,
     flush_secs: Changed,
@@ -59,6 +60,7 @@ impl RuntimeFlags {
             )?,
             batch_bytes_max: follow("scanner_max_batch_size_bytes", config.scan_batch_bytes_max as u64)?,
             batch_delay_ms: flags.live("scanner_inject_latency_on_each_batch_ms"),
+            aggregation: flags.live("tserver_support_aggregation"),
             invalid_token_ratio: flags.live("tserver_inject_invalid_authz_token_ratio"),
             flush_secs: Changed::new(flags.live("flush_threshold_secs")),
             flush_mb: Changed::new(flags.live("flush_threshold_mb")),
@@ -97,6 +99,11 @@ impl RuntimeFlags {
     pub fn rejects_token(&self, env: &Env) -> bool {
         let ratio = f64::from_bits(self.invalid_token_ratio.load(Ordering::Relaxed));
         ratio > 0.0 && env.rng.next_u64() as f64 / (u64::MAX as f64) < ratio
+    }
+
+    /// Returns true if the server aggregates for clients.
+    pub fn has_aggregation(&self) -> bool {
+        self.aggregation.load(Ordering::Relaxed) != 0
     }
 
     /// Returns the delay of each scan batch, for tests.

@@ -23,6 +23,7 @@ use engine::time::{Instant, Timestamp};
 use super::checksum;
 use super::history;
 use super::open_scanner::OpenScanner;
+use super::reply_rows::ReplyRows;
 use super::scan_log::ScanState;
 use super::scan_spec::{self, ParsedScan, SnapshotMode};
 use super::scanners::ScannerError;
@@ -246,9 +247,9 @@ async fn open(
     replica.metrics().scan_started(opened);
     let (parsed, scan) = start(server, Some(call), &replica, asked, snapshot, (parsed, columns)).await?;
     let ordered = parsed.spec.ordered;
-    let ParsedScan { spec, projection, layout, .. } = parsed;
+    let ParsedScan { spec, projection, aggregation, layout, .. } = parsed;
     let log = server.scan_log.begin(entry, call.user.clone(), &spec, projection.clone());
-    let scanner = OpenScanner { replica, scan, projection, layout, ordered, entry: log };
+    let scanner = OpenScanner { replica, scan, projection, aggregation, layout, ordered, entry: log };
     Ok((scanner, snapshot))
 }
 
@@ -406,15 +407,16 @@ async fn fill(
     limit: usize,
     reservation: ReplyReservation,
 ) -> Result<ScanBatch, Error> {
-    let mut rows = RowsBuilder::new(scanner.layout, &scanner.projection, limit);
+    let mut rows = ReplyRows::new(scanner, limit);
     let mut has_memory = true;
-    let scan = &mut scanner.scan;
-    let has_more = each_block(server, scan, |block| {
+    let has_more = each_block(server, &mut scanner.scan, |block| {
         rows.add(block);
         has_memory = reservation.grow(rows.byte_size());
         has_memory && rows.byte_size() < limit
     })
     .await?;
+    server.env.observer.mark_if(scanner.aggregation.is_some(), "scan call: rows aggregated");
+    let rows = rows.finish(scanner, limit);
     server.env.observer.mark_if(!has_memory, "scan call: batch shortened by memory pressure");
     let columns = scanner.projection.len();
     scanner.replica.metrics().batch_returned(rows.rows(), columns, rows.byte_size());
@@ -548,6 +550,10 @@ async fn checksum_batch(
     let limit = server.runtime_flags.batch_bytes(request.batch_size_bytes).max(1);
     let (id, mut scanner, mut sum) = match (&request.new_request, &request.continue_request) {
         (Some(new), None) => {
+            if new.nyala_aggregation.is_some() {
+                let message = "a Checksum call sums rows; it has no aggregation";
+                return Err(ScanError::Rpc(Reply::error(RpcErrorCodePb::ErrorApplication, message)));
+            }
             let access = table_access::checksum_access(server, call, new.authz_token.as_ref());
             let access = access.map_err(ScanError::Rpc)?;
             let (scanner, snapshot) = open(server, call, new, request.batch_size_bytes, &access).await?;

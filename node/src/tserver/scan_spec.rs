@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use engine::error::Error;
+use engine::schema::aggregation::Aggregation;
 use engine::schema::row_block::ProjectedColumn;
 use engine::schema::{ColumnSchema, DataType, Schema, TypeParameters, key};
 use engine::tablet::scan::ScanSpec;
@@ -12,7 +13,7 @@ use engine::time::Timestamp;
 
 use nyala_common::wire::errors::{TabletError, TabletErrorCode};
 use nyala_common::wire::rows::RowsFormat;
-use nyala_common::wire::{predicates, schema};
+use nyala_common::wire::{aggregation, predicates, schema};
 use nyala_proto::kudu::app_status_pb::ErrorCode;
 use nyala_proto::kudu::tserver::{NewScanRequestPb, RowFormatFlags};
 use nyala_proto::kudu::{ColumnSchemaPb, OrderMode, ReadMode};
@@ -32,7 +33,9 @@ pub enum SnapshotMode {
 #[derive(Debug, Clone)]
 pub struct ParsedScan {
     pub spec: ScanSpec,
+    /// Columns of the replies: those of `spec`, or the results of the aggregation.
     pub projection: Arc<[ProjectedColumn]>,
+    pub aggregation: Option<Arc<Aggregation>>,
     pub layout: RowsFormat,
     pub read_at: SnapshotMode,
     pub propagated: Option<Timestamp>,
@@ -67,9 +70,26 @@ pub fn parse(request: &NewScanRequestPb, schema: &Schema) -> Result<ParsedScan, 
         diff_from,
         ordered,
         limit: request.limit,
-        ..ScanSpec::latest(projection.clone())
+        ..ScanSpec::latest(projection)
     };
-    Ok(ParsedScan { spec, projection: projection.into(), layout, read_at, propagated })
+    let aggregation = aggregation(request, layout)?.map(Arc::new);
+    let projection = match &aggregation {
+        None => spec.projection.clone(),
+        Some(aggregation) => aggregation.output(&spec.projection).map_err(|error| spec_error(&error))?,
+    };
+    Ok(ParsedScan { spec, projection: projection.into(), aggregation, layout, read_at, propagated })
+}
+
+/// Returns the aggregation of a request. It reads all rows that the predicates select, by column.
+fn aggregation(request: &NewScanRequestPb, layout: RowsFormat) -> Result<Option<Aggregation>, TabletError> {
+    let Some(pb) = &request.nyala_aggregation else { return Ok(None) };
+    if layout != RowsFormat::Columnar {
+        return Err(bad_spec("an aggregation needs the columnar layout"));
+    }
+    if request.limit.is_some() || request.snap_start_timestamp.is_some() {
+        return Err(bad_spec("an aggregation has no limit and no start of a diff scan"));
+    }
+    aggregation::from_pb(pb).map(Some).map_err(|error| spec_error(&error))
 }
 
 fn bad_spec(message: impl Into<String>) -> TabletError {

@@ -40,6 +40,13 @@ pub const FEATURES: &[u32] = &[
     TabletServerFeatures::BloomFilterPredicateV2 as u32,
 ];
 
+/// Features of this service with aggregations.
+const WITH_AGGREGATION: [u32; FEATURES.len() + 1] = {
+    let mut features = [TabletServerFeatures::NyalaAggregation as u32; FEATURES.len() + 1];
+    features.split_at_mut(FEATURES.len()).0.copy_from_slice(FEATURES);
+    features
+};
+
 service_methods! {
     fn dispatch(service: TabletServerService, call) of METHODS;
     "Ping" { role: MethodRole::ClientOrService, audited: false, tracked: false, required: &[] } =>
@@ -67,7 +74,7 @@ impl Service for TabletServerService {
     }
 
     fn features(&self) -> &'static [u32] {
-        FEATURES
+        if self.0.runtime_flags.has_aggregation() { &WITH_AGGREGATION } else { FEATURES }
     }
 
     fn methods(&self) -> &'static [MethodInfo] {

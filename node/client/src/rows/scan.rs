@@ -5,6 +5,7 @@ use engine::schema::ColumnSchema;
 use engine::schema::predicate::{Predicate, PredicateKind};
 use futures_util::stream::{self, BoxStream, StreamExt, TryStreamExt};
 
+use super::super::aggregation::{AggregationSpec, ColumnAggregate};
 use super::super::error::{ClientError, ClientResult, SchemaMismatch};
 use super::super::predicate::{Comparison, SimplifiedPredicate, compare};
 use super::super::{ReadMode, ScanSpec, Scanner, Table};
@@ -72,6 +73,20 @@ impl ScanBuilder {
     /// Returns rows whose column is not NULL.
     pub fn filter_not_null(self, column: &str) -> ScanBuilder {
         self.with_kind(column, PredicateKind::IsNotNull)
+    }
+
+    /// Returns aggregates of groups of rows instead of rows; without group columns, of all rows. The servers compute
+    /// partial results: a group may be in several batches, and the caller merges them. See
+    /// [`aggregation`](crate::aggregation).
+    pub fn aggregate(
+        mut self,
+        group_by: impl IntoIterator<Item = impl Into<String>>,
+        aggregates: impl IntoIterator<Item = ColumnAggregate>,
+    ) -> ScanBuilder {
+        let group_by = group_by.into_iter().map(Into::into).collect();
+        let aggregates = aggregates.into_iter().collect();
+        self.spec.aggregation = Some(AggregationSpec { group_by, aggregates });
+        self
     }
 
     /// Reads all tablets at one snapshot: the state before this timestamp, or the current one.

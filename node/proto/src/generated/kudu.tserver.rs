@@ -260,6 +260,68 @@ pub struct NewScanRequestPb {
     pub row_format_flags: ::core::option::Option<u64>,
     #[prost(message, optional, tag = "15")]
     pub authz_token: ::core::option::Option<super::security::SignedTokenPb>,
+    /// nyala's own, after NYALA_AGGREGATION
+    #[prost(message, optional, tag = "1000")]
+    pub nyala_aggregation: ::core::option::Option<NyalaAggregationPb>,
+}
+/// nyala's own: the reply has groups of the rows, as partial results, instead of the rows.
+#[derive(Clone, PartialEq, ::prost::Message)]
+pub struct NyalaAggregationPb {
+    /// positions in projected_columns
+    #[prost(uint32, repeated, packed = "false", tag = "1")]
+    pub group_by: ::prost::alloc::vec::Vec<u32>,
+    #[prost(message, repeated, tag = "2")]
+    pub aggregates: ::prost::alloc::vec::Vec<NyalaAggregatePb>,
+}
+#[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
+pub struct NyalaAggregatePb {
+    #[prost(enumeration = "nyala_aggregate_pb::Function", optional, tag = "1")]
+    pub function: ::core::option::Option<i32>,
+    /// position in projected_columns; absent: the rows are counted
+    #[prost(uint32, optional, tag = "2")]
+    pub column: ::core::option::Option<u32>,
+}
+/// Nested message and enum types in `NyalaAggregatePB`.
+pub mod nyala_aggregate_pb {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
+    #[repr(i32)]
+    pub enum Function {
+        UnknownFunction = 0,
+        Count = 1,
+        /// wraps around: INT64, DECIMAL of 38 digits, or DOUBLE
+        Sum = 2,
+        SumAsDouble = 3,
+        Min = 4,
+        Max = 5,
+    }
+    impl Function {
+        /// String value of the enum field names used in the ProtoBuf definition.
+        ///
+        /// The values are not transformed in any way and thus are considered stable
+        /// (if the ProtoBuf definition does not change) and safe for programmatic use.
+        pub fn as_str_name(&self) -> &'static str {
+            match self {
+                Self::UnknownFunction => "UNKNOWN_FUNCTION",
+                Self::Count => "COUNT",
+                Self::Sum => "SUM",
+                Self::SumAsDouble => "SUM_AS_DOUBLE",
+                Self::Min => "MIN",
+                Self::Max => "MAX",
+            }
+        }
+        /// Creates an enum from field names used in the ProtoBuf definition.
+        pub fn from_str_name(value: &str) -> ::core::option::Option<Self> {
+            match value {
+                "UNKNOWN_FUNCTION" => Some(Self::UnknownFunction),
+                "COUNT" => Some(Self::Count),
+                "SUM" => Some(Self::Sum),
+                "SUM_AS_DOUBLE" => Some(Self::SumAsDouble),
+                "MIN" => Some(Self::Min),
+                "MAX" => Some(Self::Max),
+                _ => None,
+            }
+        }
+    }
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ScanRequestPb {
@@ -409,6 +471,8 @@ pub enum TabletServerFeatures {
     BloomFilterPredicate = 4,
     ColumnarLayoutFeature = 5,
     BloomFilterPredicateV2 = 6,
+    /// nyala's own: NewScanRequestPB.nyala_aggregation
+    NyalaAggregation = 1000,
 }
 impl TabletServerFeatures {
     /// String value of the enum field names used in the ProtoBuf definition.
@@ -424,6 +488,7 @@ impl TabletServerFeatures {
             Self::BloomFilterPredicate => "BLOOM_FILTER_PREDICATE",
             Self::ColumnarLayoutFeature => "COLUMNAR_LAYOUT_FEATURE",
             Self::BloomFilterPredicateV2 => "BLOOM_FILTER_PREDICATE_V2",
+            Self::NyalaAggregation => "NYALA_AGGREGATION",
         }
     }
     /// Creates an enum from field names used in the ProtoBuf definition.
@@ -436,6 +501,7 @@ impl TabletServerFeatures {
             "BLOOM_FILTER_PREDICATE" => Some(Self::BloomFilterPredicate),
             "COLUMNAR_LAYOUT_FEATURE" => Some(Self::ColumnarLayoutFeature),
             "BLOOM_FILTER_PREDICATE_V2" => Some(Self::BloomFilterPredicateV2),
+            "NYALA_AGGREGATION" => Some(Self::NyalaAggregation),
             _ => None,
         }
     }

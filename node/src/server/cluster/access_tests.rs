@@ -16,7 +16,7 @@ use crate::server::flags::Flags;
 use crate::server::startup::RunningServer;
 use nyala_client::predicate::Comparison;
 use nyala_client::rows::ToRow;
-use nyala_client::{Client, ClientConfig, ClientError, ClientResult, Table};
+use nyala_client::{Client, ClientConfig, ClientError, ClientResult, ColumnAggregate, Table};
 use nyala_common::env::testing::{MemDisks, SteadyClock};
 use nyala_common::env::{Disks, Env, mem_net};
 use nyala_common::rpc::client::{CallOptions, Proxy, RpcError};
@@ -234,6 +234,16 @@ async fn users_do_what_the_policy_allows_and_what_a_new_one_allows() {
     let guess = seen.select().columns(["id"]).filter("secret", Comparison::Equal, 7i64);
     assert!(denied(guess.count().await).ends_with(scan));
     assert!(denied(seen.select().count().await).ends_with(scan), "a count tells about every column");
+    let sum_of = async |column: &str| {
+        let sums =
+            seen.select().aggregate(["id"], [ColumnAggregate::sum(column)]).open()?.next_batch().await?;
+        ClientResult::Ok(sums.map_or(0, |batch| batch.num_rows()))
+    };
+    assert!(sum_of("amount").await.expect("bob may") > 0);
+    assert!(denied(sum_of("secret").await).ends_with(scan), "a sum tells about its column");
+    let groups = seen.select().aggregate(["secret"], [ColumnAggregate::count_rows()]).open();
+    let read = groups.expect("columns of the table").next_batch().await.map_err(ClientError::from);
+    assert!(denied(read).ends_with(scan), "groups are values");
     assert!(denied(insert(&seen, 20..21).await).contains("not authorized to write"));
     let refused = bob.delete_table("sales.orders").await.expect_err("bob may not").message;
     assert!(refused.ends_with("Unauthorized action"), "{refused}");

@@ -1,6 +1,7 @@
 //! A whole server over loopback, driven with the raw protobufs of clients.
 
 mod admin;
+mod aggregation;
 mod copy;
 mod faults;
 mod group;

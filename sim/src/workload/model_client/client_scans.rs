@@ -182,6 +182,7 @@ fn spec_of(table: &Table, reading: &Reading) -> Result<ScanSpec> {
     let bound = |bound: &Option<Vec<u8>>| bound.clone().unwrap_or_default();
     Ok(ScanSpec {
         columns: Some(scan.columns.iter().map(|column| column.name.clone()).collect()),
+        aggregation: None,
         predicates: scan.conditions.iter().map(predicate).collect::<Result<_>>()?,
         keys: PartitionRange { lower: bound(&scan.lower), upper: bound(&scan.upper) },
         partitions: PartitionRange::default(),

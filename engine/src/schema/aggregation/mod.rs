@@ -1,0 +1,137 @@
+//! Aggregation of rows by column: groups, and a few values of each group.
+//!
+//! ```text
+//!   RowBlock ─▶ groups.rs   a group number for each row    ─┐
+//!            └▶ states.rs   its cells folded into the group ─┴▶ finish: a RowBlock, one row for each group
+//! ```
+//!
+//! The result is partial: a reader that adds the rows of several aggregators has a group several times, and merges
+//! counts and sums by adding them, minima and maxima by comparing them.
+//!
+//! - NULL is a group of its own, and is skipped by all functions but `COUNT(*)`.
+//! - Sums of integers and decimals wrap around, as DataFusion's do, so that their parts may be added in any order.
+//! - Floating-point columns have no groups, minima or maxima: SQL engines order NaN and the zeros differently.
+//! - Invariant: groups are returned in the order of their first rows, so that equal rows give equal bytes.
+
+mod function;
+mod groups;
+mod states;
+#[cfg(test)]
+mod tests;
+
+use std::sync::Arc;
+
+pub use self::function::AggregateFunction;
+use self::function::is_ordered;
+use self::groups::GroupTable;
+use self::states::AggregateState;
+use super::row_block::{ProjectedColumn, RowBlock};
+use crate::error::{Error, Result};
+
+/// A function of a column, by its position in the projection. `COUNT(*)` has no column.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Aggregate {
+    pub function: AggregateFunction,
+    pub column: Option<usize>,
+}
+
+/// Description of an aggregation of the rows of a projection.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Aggregation {
+    /// Columns whose cells make a group, by their positions in the projection; none for one group of all rows.
+    pub group_by: Vec<usize>,
+    pub aggregates: Vec<Aggregate>,
+}
+
+impl Aggregation {
+    /// Returns the columns of the result: those of the groups, then one for each aggregate. Fails with `Invalid` for
+    /// a position outside the projection, and with `Unsupported` for a function that a column's type does not have.
+    pub fn output(&self, projection: &[ProjectedColumn]) -> Result<Vec<ProjectedColumn>> {
+        let column = |at: usize| {
+            let outside = || Error::invalid(format!("aggregation: there is no projected column {at}"));
+            projection.get(at).ok_or_else(outside)
+        };
+        let mut output = Vec::with_capacity(self.group_by.len() + self.aggregates.len());
+        for at in &self.group_by {
+            let group = column(*at)?;
+            if !is_ordered(group.ty) {
+                let (name, ty) = (&group.name, group.ty.name());
+                let fault = format!("aggregation: groups of column {name:?} of type {ty} are not supported");
+                return Err(Error::unsupported(fault));
+            }
+            output.push(group.clone());
+        }
+        for aggregate in &self.aggregates {
+            let of = aggregate.column.map(column).transpose()?;
+            output.push(aggregate_column(aggregate.function, of)?);
+        }
+        Ok(output)
+    }
+}
+
+/// Returns the result column of a function.
+fn aggregate_column(function: AggregateFunction, of: Option<&ProjectedColumn>) -> Result<ProjectedColumn> {
+    let argument = of.map_or("*", |column| column.name.as_str());
+    let name = format!("{}({argument})", function.name());
+    let Some((ty, nullable)) = function.result(of.map(|column| column.ty)) else {
+        let ty = of.map_or("no column", |column| column.ty.name());
+        return Err(Error::unsupported(format!("aggregation: {name} of type {ty} is not supported")));
+    };
+    Ok(ProjectedColumn { id: None, name, ty, nullable, read_default: None })
+}
+
+/// Aggregation in progress. Its memory grows with the number of groups: see [`Aggregator::byte_size`].
+pub struct Aggregator {
+    aggregation: Arc<Aggregation>,
+    groups: GroupTable,
+    states: Vec<AggregateState>,
+    rows: u64,
+}
+
+impl Aggregator {
+    /// Creates an aggregator of rows of a projection for which [`Aggregation::output`] succeeds.
+    pub fn new(aggregation: &Arc<Aggregation>, projection: &[ProjectedColumn]) -> Aggregator {
+        let groups: Vec<ProjectedColumn> =
+            aggregation.group_by.iter().map(|at| projection[*at].clone()).collect();
+        let state = |aggregate: &Aggregate| {
+            AggregateState::new(aggregate.function, aggregate.column.map(|at| projection[at].ty))
+        };
+        Aggregator {
+            groups: GroupTable::new(&groups),
+            states: aggregation.aggregates.iter().map(state).collect(),
+            aggregation: aggregation.clone(),
+            rows: 0,
+        }
+    }
+
+    /// Adds rows.
+    pub fn add(&mut self, block: &RowBlock) {
+        if block.rows == 0 {
+            return;
+        }
+        let columns: Vec<_> = self.aggregation.group_by.iter().map(|at| &block.columns[*at]).collect();
+        let groups = self.groups.assign(&columns, block.rows);
+        for (state, aggregate) in self.states.iter_mut().zip(&self.aggregation.aggregates) {
+            state.add(aggregate.column.map(|at| &block.columns[at]), &groups);
+        }
+        self.rows += block.rows as u64;
+    }
+
+    /// Rows added.
+    pub fn rows(&self) -> u64 {
+        self.rows
+    }
+
+    /// Bytes of memory for the groups so far, about.
+    pub fn byte_size(&self) -> usize {
+        self.groups.byte_size() + self.states.iter().map(AggregateState::byte_size).sum::<usize>()
+    }
+
+    /// Returns one row for each group; none if no row was added.
+    pub fn finish(self) -> RowBlock {
+        let rows = self.groups.len();
+        let mut columns = self.groups.into_keys();
+        columns.extend(self.states.into_iter().map(AggregateState::into_column));
+        RowBlock { rows, columns }
+    }
+}
