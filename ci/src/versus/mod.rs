@@ -13,6 +13,7 @@
 //!   latency.rs     insert, update and read by key: one client and 16, the WAL beside the data and elsewhere
 //!   security.rs    a load, inserts and connections with TLS, tickets and tokens
 //!   lineitem.rs    TPC-H's lineitem, beside Parquet files too
+//!   tpch/          TPC-H's 22 queries over nyala, Kudu and Parquet files
 //!   floor/         the cheapest servers that do such an operation, and Redis, in place of Kudu
 //!   load_driver.rs runs `benches/drive` against a round's cluster: results and costs
 //!   round.rs       one round: its server, options and fresh cluster
@@ -35,6 +36,7 @@ mod report;
 mod round;
 mod security;
 mod single;
+mod tpch;
 mod ycsb;
 
 use std::path::Path;
@@ -62,6 +64,7 @@ impl Part {
             Part::Latency => latency::PAGE,
             Part::Lineitem => lineitem::PAGE,
             Part::Security => security::PAGE,
+            Part::Tpch => tpch::PAGE,
             Part::Floor => floor::PAGE,
         }
     }
@@ -76,13 +79,14 @@ impl Part {
             Part::Latency => latency::settings(options),
             Part::Lineitem => lineitem::settings(options),
             Part::Security => security::settings(options),
+            Part::Tpch => tpch::settings(options),
             Part::Floor => floor::settings(options),
         }
     }
 
     /// Returns true if `benches/drive` is its client.
     fn is_driven(self) -> bool {
-        !matches!(self, Part::Single | Part::Replicated | Part::Loadgen)
+        !matches!(self, Part::Single | Part::Replicated | Part::Loadgen | Part::Tpch)
     }
 
     /// Returns true if its rounds run Kudu beside nyala.
@@ -105,6 +109,7 @@ impl Part {
             Part::Latency => latency::turn(turn),
             Part::Lineitem => lineitem::turn(turn),
             Part::Security => security::turn(turn),
+            Part::Tpch => anyhow::bail!("its rounds are of queries"),
             Part::Floor => floor::turn(turn),
         }
     }
@@ -136,7 +141,10 @@ fn measure_parts(root: &Path, options: &VersusOptions, steps: &mut Steps) {
     });
     let Some(prepared) = prepared else { return };
     for part in Part::value_variants().iter().copied().filter(|part| options.wants(*part)) {
-        measure(root, options, part, &prepared, steps);
+        match part {
+            Part::Tpch => tpch::measure(root, options, &prepared, steps),
+            _ => measure(root, options, part, &prepared, steps),
+        }
     }
 }
 
@@ -183,8 +191,15 @@ fn prepare(root: &Path, options: &VersusOptions) -> Result<Prepared> {
     if options.wants(Part::Security) {
         require_kerberos()?;
     }
-    let kudu = if wants(Part::has_kudu) { Some(prepare_kudu(root, &target)?) } else { None };
-    let nyala = nyala(root, options.nyala.as_deref())?;
+    let tpch = if options.wants(Part::Tpch) { Some(tpch::build(root, &target, options)?) } else { None };
+    // A short run does without Kudu, but where it is compared with nothing else.
+    let has_kudu = wants(Part::has_kudu) && !(options.smoke && options.wants(Part::Tpch));
+    let kudu = if has_kudu { Some(prepare_kudu(root, &target)?) } else { None };
+    let nyala = match &tpch {
+        // The debug build of both programs.
+        Some(program) if options.smoke && options.nyala.is_none() => tpch::debug_nyala(root, program)?,
+        _ => nyala(root, options.nyala.as_deref())?,
+    };
     let drive = match &options.drive {
         Some(program) => program.clone(),
         None => target.join("release/drive"),
@@ -195,7 +210,7 @@ fn prepare(root: &Path, options: &VersusOptions) -> Result<Prepared> {
             if options.wants(Part::Security) { &["--features", "nyala-common/kerberos"] } else { &[] };
         cargo(root, &[&words, kerberos].concat())?;
     }
-    Ok(Prepared { nyala, kudu, drive, target })
+    Ok(Prepared { nyala, kudu, drive, tpch, target })
 }
 
 fn prepare_kudu(root: &Path, target: &Path) -> Result<PreparedKudu> {

@@ -155,7 +155,7 @@ pub(super) fn spread(samples: &[Sample], cell: &Cell) -> Option<Spread> {
 }
 
 /// Returns processor, memory and kernel, in a sentence.
-fn machine() -> Result<String> {
+pub(super) fn machine() -> Result<String> {
     let processors = std::thread::available_parallelism()?;
     let cpus = fs::read_to_string("/proc/cpuinfo")?;
     let model = cpus.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or(": unknown");

@@ -38,7 +38,13 @@ pub(crate) struct VersusOptions {
     /// With latency: a folder for the WAL, on another device than the target folder
     #[arg(long, default_value = "/dev/shm")]
     pub(super) wal_dir: PathBuf,
-    /// With lineitem: TPC-H's scale factor; 1 is 6 million rows
+    /// Path of a built program of benches/tpch
+    #[arg(long, value_name = "PROGRAM")]
+    pub(super) tpch: Option<PathBuf>,
+    /// With tpch: Python with the module duckdb
+    #[arg(long, value_name = "PROGRAM", default_value = "python3")]
+    pub(super) duckdb: PathBuf,
+    /// With lineitem and tpch: TPC-H's scale factor; 1 is 6 million rows
     #[arg(long, default_value_t = 0.1)]
     pub(super) scale: f64,
     /// A note for the reports
@@ -47,7 +53,7 @@ pub(crate) struct VersusOptions {
     /// Print the tables only, leave the reports alone
     #[arg(long)]
     pub(super) dry: bool,
-    /// With floor or security alone: one round of a few seconds that only prints its table
+    /// With floor, security or tpch alone: one round of a few seconds that only prints its table
     #[arg(long, conflicts_with = "charts")]
     pub(super) smoke: bool,
     /// Draw the charts from the reports that are there, without measuring
@@ -59,6 +65,9 @@ pub(crate) struct VersusOptions {
 const SMOKE_SECONDS: f64 = 0.5;
 /// Rows that it loads.
 const SMOKE_ROWS: u64 = 20_000;
+
+/// Scale factor of TPC-H in a short run; answers at this scale are kept.
+pub(super) const TPCH_SMOKE_SCALE: f64 = 0.01;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum Part {
@@ -78,6 +87,8 @@ pub(super) enum Part {
     Lineitem,
     /// Encryption and authentication required
     Security,
+    /// TPC-H's 22 queries, beside Parquet files and DuckDB
+    Tpch,
     /// Redis, bare servers and a file beside nyala, without Kudu
     Floor,
 }
@@ -92,9 +103,13 @@ impl VersusOptions {
         if !self.smoke {
             return Ok(self.clone());
         }
+        if self.parts == [Part::Tpch] {
+            let scale = TPCH_SMOKE_SCALE;
+            return Ok(VersusOptions { rounds: 1, scale, dry: true, ..self.clone() });
+        }
         ensure!(
             self.parts == [Part::Floor] || self.parts == [Part::Security],
-            "--smoke: only floor and security have short runs; name one of them alone"
+            "--smoke: only floor, security and tpch have short runs; name one of them alone"
         );
         let rows = self.rows.or(Some(SMOKE_ROWS));
         Ok(VersusOptions { rounds: 1, seconds: SMOKE_SECONDS, rows, dry: true, ..self.clone() })
@@ -107,6 +122,8 @@ pub(super) struct Prepared {
     pub(super) kudu: Option<PreparedKudu>,
     /// The program of `benches/drive`; absent if no part needs it.
     pub(super) drive: PathBuf,
+    /// The program of `benches/tpch`; absent if no part needs it.
+    pub(super) tpch: Option<PathBuf>,
     pub(super) target: PathBuf,
 }
 
@@ -175,6 +192,7 @@ mod tests {
         let parsed = |words: &[&str]| VersusOptions::parse_from([&["versus"], words].concat()).settled();
         let short = parsed(&["floor", "--smoke", "--rounds", "9"]).unwrap();
         assert!(short.dry && short.rounds == 1 && short.seconds < 1.0);
+        assert!(parsed(&["tpch", "--smoke", "--scale", "1"]).unwrap().scale < 0.1);
         assert_eq!(parsed(&["security", "--smoke"]).unwrap().rows, Some(SMOKE_ROWS));
         assert!(parsed(&["--smoke"]).is_err() && parsed(&["floor", "ycsb", "--smoke"]).is_err());
         let whole = parsed(&["floor", "--rounds", "9"]).unwrap();

@@ -1,7 +1,9 @@
 //! Options of a client.
 
+use std::sync::Arc;
 use std::time::Duration;
 
+use super::local::LocalTablets;
 use super::security::SecurityConfig;
 
 /// Options of a client.
@@ -19,6 +21,8 @@ pub struct ClientConfig {
     pub rpc_timeout: Duration,
     /// Encryption, trusted CAs and proofs of identity.
     pub security: SecurityConfig,
+    /// Tablets of this process, which scans read without calls.
+    pub local_tablets: Option<Arc<dyn LocalTablets>>,
 }
 
 impl ClientConfig {
@@ -31,6 +35,7 @@ impl ClientConfig {
             operation_timeout: Duration::from_secs(30),
             rpc_timeout: Duration::from_secs(10),
             security: SecurityConfig::default(),
+            local_tablets: None,
         }
     }
 }

@@ -116,6 +116,8 @@ mod config;
 pub mod definitions;
 pub mod error;
 mod history;
+pub mod local;
+mod local_scan;
 pub mod location_cache;
 mod master_calls;
 pub mod predicate;

@@ -17,6 +17,7 @@ use engine::time::Instant;
 
 use super::aggregation::{AggregationSpec, BoundAggregation};
 use super::backoff::Backoff;
+use super::local::LocalScan;
 use super::location_cache::{LocationLookup, TabletLocation};
 use super::scan_close::{OpeningCall, ServerScanner};
 use super::tablet_calls::TabletCallFailure;
@@ -90,25 +91,27 @@ impl Default for ScanSpec {
 
 /// A scan in progress.
 pub struct Scanner {
-    table: Table,
-    spec: ScanSpec,
+    pub(super) table: Table,
+    pub(super) spec: ScanSpec,
     /// Columns of the batches.
-    columns: Vec<ColumnSchema>,
+    pub(super) columns: Vec<ColumnSchema>,
     aggregation: Option<BoundAggregation>,
     schema: SchemaRef,
     /// Partition keys still to be read. The lower bound of the first range advances.
     ranges: VecDeque<PartitionRange>,
-    open: Option<OpenTablet>,
-    snapshot: Option<u64>,
-    rows_left: Option<u64>,
+    pub(super) open: Option<OpenTablet>,
+    /// The open tablet's rows, if they are read in this process.
+    local: Option<Box<dyn LocalScan>>,
+    pub(super) snapshot: Option<u64>,
+    pub(super) rows_left: Option<u64>,
     /// Bytes of replies received.
     bytes: u64,
 }
 
 /// The tablet being read.
-struct OpenTablet {
-    tablet: Arc<TabletLocation>,
-    server: Option<Proxy>,
+pub(super) struct OpenTablet {
+    pub(super) tablet: Arc<TabletLocation>,
+    pub(super) server: Option<Proxy>,
     scanner_id: Bytes,
     next_seq: u32,
     /// Key of the last row received.
@@ -155,6 +158,7 @@ impl Table {
             aggregation,
             ranges,
             open: None,
+            local: None,
             snapshot,
             rows_left: spec.limit,
             bytes: 0,
@@ -241,8 +245,16 @@ impl Scanner {
             if self.rows_left == Some(0) {
                 return Ok(None);
             }
-            if self.open.is_none() && !self.next_tablet(deadline).await? {
-                return Ok(None);
+            if self.open.is_none() {
+                if !self.next_tablet(deadline).await? {
+                    return Ok(None);
+                }
+                self.local = self.open_local().await?;
+            }
+            if let Some(mut local) = self.local.take() {
+                let Some(batch) = self.next_local(&mut *local).await? else { continue };
+                self.local = Some(local);
+                return Ok(Some(batch));
             }
             let Some(response) = self.request(deadline).await? else { continue };
             let batch = self.accept(response)?;
@@ -474,13 +486,8 @@ impl Scanner {
         }
         self.bytes += sidecars.iter().map(|sidecar| sidecar.len() as u64).sum::<u64>();
         let block = message.columnar_data.clone().unwrap_or_default();
-        let mut batch = arrow::batch_from_pb(&block, &sidecars, &self.columns, &self.schema)?;
-        if let Some(left) = &mut self.rows_left {
-            if batch.num_rows() as u64 > *left {
-                batch = batch.slice(0, *left as usize);
-            }
-            *left -= batch.num_rows() as u64;
-        }
+        let batch = arrow::batch_from_pb(&block, &sidecars, &self.columns, &self.schema)?;
+        let batch = self.limited(batch);
         let open = self.open.as_mut().expect("a response comes from an open tablet");
         open.returned_rows |= batch.num_rows() > 0;
         if message.last_primary_key.is_some() && self.spec.fault_tolerant {
@@ -492,11 +499,27 @@ impl Scanner {
             }
             open.next_seq += 1;
         } else {
-            let end = open.tablet.partition.end.clone();
-            self.open = None;
-            self.advance(&end);
+            self.leave_tablet();
         }
         Ok(batch)
+    }
+
+    /// Cuts a batch at the limit of the scan and counts its rows.
+    pub(super) fn limited(&mut self, mut batch: RecordBatch) -> RecordBatch {
+        if let Some(left) = &mut self.rows_left {
+            if batch.num_rows() as u64 > *left {
+                batch = batch.slice(0, *left as usize);
+            }
+            *left -= batch.num_rows() as u64;
+        }
+        batch
+    }
+
+    /// Ends the open tablet, all of whose rows were read.
+    pub(super) fn leave_tablet(&mut self) {
+        if let Some(open) = self.open.take() {
+            self.advance(&open.tablet.partition.end);
+        }
     }
 }
 

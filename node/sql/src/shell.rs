@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use datafusion::arrow::array::{ArrayRef, RecordBatch, UInt64Array};
+use datafusion::physical_plan::common::collect;
 use nyala_client::Client;
 
 use super::error::{SqlError, SqlResult};
@@ -59,6 +60,18 @@ impl Shell {
             }
         }
         Ok(())
+    }
+
+    /// Runs one query and returns its rows.
+    pub async fn query(&self, query: &str) -> Result<Vec<RecordBatch>, SqlError> {
+        let mut statements = script::parse(query)?.into_iter();
+        let (Some(parsed), None) = (statements.next(), statements.next()) else {
+            return Err(SqlError::new("one query is expected; run scripts of other statements with run"));
+        };
+        match self.executor.execute(parsed).await? {
+            Answer::Rows(rows) => Ok(collect(rows).await?),
+            Answer::Count(..) | Answer::Done(_) => Ok(Vec::new()),
+        }
     }
 
     /// Prints the number of rows written, except into a Parquet file, which is for the rows of a query.

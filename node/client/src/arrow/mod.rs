@@ -1,4 +1,5 @@
-//! Conversion of columnar scan responses to Arrow record batches, and of Arrow arrays to columns to write.
+//! Conversion of columnar scan responses and of the engine's rows to Arrow record batches, and of Arrow arrays to
+//! columns to write.
 //!
 //! Aligned buffers of a response are used without a copy. BOOL is a byte in the protocol and a bit in Arrow; every
 //! DECIMAL becomes a Decimal128.
@@ -18,7 +19,7 @@ use arrow_cast::cast::{CastOptions, cast_with_options};
 use arrow_schema::{DataType as ArrowType, Field, Schema as ArrowSchema, SchemaRef, TimeUnit};
 use bytes::Bytes;
 use engine::error::{Error, Result};
-use engine::schema::row_block::{Bitmap, ColumnBlock, ColumnValues};
+use engine::schema::row_block::{Bitmap, ColumnBlock, ColumnValues, RowBlock};
 use engine::schema::{ColumnSchema, PhysicalType, TypeParameters, ValueKind};
 
 use super::cell_text::too_long;
@@ -87,9 +88,12 @@ pub fn batch_from_pb(
         let pb = block.columns.get(i).copied().unwrap_or_default();
         let parts = ReplyColumn {
             rows,
-            data: sidecar(pb.data_sidecar)?,
-            varlen: sidecar(pb.varlen_data_sidecar)?,
-            valid: pb.non_null_bitmap_sidecar.map(|index| sidecar(Some(index))).transpose()?,
+            data: sidecar(pb.data_sidecar)?.into(),
+            varlen: sidecar(pb.varlen_data_sidecar)?.into(),
+            valid: pb
+                .non_null_bitmap_sidecar
+                .map(|index| sidecar(Some(index)).map(Buffer::from))
+                .transpose()?,
         };
         let array =
             parts.array(column).map_err(|error| error.context(format!("column {:?}", column.name)))?;
@@ -99,22 +103,43 @@ pub fn batch_from_pb(
     RecordBatch::try_new_with_options(schema.clone(), arrays, &options).map_err(malformed)
 }
 
-/// One column of a response.
+/// Converts rows of the engine to a record batch, without copies of the cells but those of DECIMAL and BOOL. `columns`
+/// is the projection, `schema` its Arrow schema.
+pub fn batch_from_block(
+    block: RowBlock,
+    columns: &[ColumnSchema],
+    schema: &SchemaRef,
+) -> Result<RecordBatch> {
+    let rows = block.rows;
+    let array = |(column, cells): (&ColumnSchema, ColumnBlock)| {
+        let (data, varlen) = match cells.values {
+            ColumnValues::Fixed { bytes, .. } => (bytes.into(), Buffer::default()),
+            ColumnValues::Var { offsets, bytes } => (offsets.into(), bytes.into()),
+        };
+        let valid = cells.validity.map(|valid| Buffer::from_slice_ref(valid.as_bytes()));
+        ReplyColumn { rows, data, varlen, valid }.array(column)
+    };
+    let arrays = columns.iter().zip(block.columns).map(array).collect::<Result<Vec<_>>>()?;
+    let options = RecordBatchOptions::new().with_row_count(Some(rows));
+    RecordBatch::try_new_with_options(schema.clone(), arrays, &options).map_err(malformed)
+}
+
+/// One column of a response, or of the engine's rows.
 struct ReplyColumn {
     rows: usize,
-    data: Bytes,
-    varlen: Bytes,
-    valid: Option<Bytes>,
+    data: Buffer,
+    varlen: Buffer,
+    valid: Option<Buffer>,
 }
 
 /// Returns the bytes as numbers, copied only if they are not aligned.
-fn scalars<T: arrow_buffer::ArrowNativeType>(data: &Bytes, count: usize) -> Result<ScalarBuffer<T>> {
+fn scalars<T: arrow_buffer::ArrowNativeType>(data: &Buffer, count: usize) -> Result<ScalarBuffer<T>> {
     let width = size_of::<T>();
     let len = count.checked_mul(width).filter(|len| *len <= data.len());
     let len = len.ok_or_else(|| malformed(format!("{count} cells in {} bytes", data.len())))?;
-    let data = data.slice(..len);
+    let data = data.slice_with_length(0, len);
     let aligned = data.as_ptr().align_offset(align_of::<T>()) == 0;
-    let buffer = if aligned { Buffer::from(data) } else { Buffer::from_slice_ref(&data[..]) };
+    let buffer = if aligned { data } else { Buffer::from_slice_ref(&data[..]) };
     Ok(ScalarBuffer::new(buffer, 0, count))
 }
 
@@ -127,7 +152,7 @@ impl ReplyColumn {
         if valid.len() < self.rows.div_ceil(8) {
             return Err(malformed(format!("{} rows but {} bytes of bitmap", self.rows, valid.len())));
         }
-        Ok(Some(NullBuffer::new(BooleanBuffer::new(Buffer::from(valid.clone()), 0, self.rows))))
+        Ok(Some(NullBuffer::new(BooleanBuffer::new(valid.clone(), 0, self.rows))))
     }
 
     fn primitive<T: ArrowPrimitiveType>(&self, column: &ColumnSchema) -> Result<PrimitiveArray<T>> {
@@ -198,7 +223,7 @@ impl ReplyColumn {
             return Err(malformed("offsets outside the data"));
         }
         let offsets = OffsetBuffer::new(offsets);
-        let (values, nulls) = (Buffer::from(self.varlen.clone()), self.nulls(column)?);
+        let (values, nulls) = (self.varlen.clone(), self.nulls(column)?);
         if column.ty.kind() != ValueKind::Text {
             return Ok(Arc::new(BinaryArray::try_new(offsets, values, nulls).map_err(malformed)?));
         }

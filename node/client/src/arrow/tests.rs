@@ -114,3 +114,32 @@ fn arrays_are_cast_to_the_columns_type() {
     let block = column_to_block(&whole, &decimal).expect("in range");
     assert_eq!(block.cell(0), Some(&700i32.to_le_bytes()[..]));
 }
+
+#[test]
+fn rows_of_the_engine_become_the_same_arrays() {
+    let mut decimal = ColumnSchema::new(1, "d", DataType::Decimal64).nullable();
+    decimal.attributes = TypeAttributes { precision: 15, scale: 2, length: 0 };
+    let columns = [
+        ColumnSchema::new(0, "k", DataType::Int64),
+        decimal,
+        ColumnSchema::new(2, "b", DataType::Bool),
+        ColumnSchema::new(3, "s", DataType::String).nullable(),
+        ColumnSchema::new(4, "day", DataType::Date),
+    ];
+    let decimals = PrimitiveArray::<Decimal128Type>::from(vec![Some(150), None, Some(-7)]);
+    let arrays: Vec<ArrayRef> = vec![
+        Arc::new(PrimitiveArray::<Int64Type>::from(vec![1, 2, 3])),
+        Arc::new(decimals.with_precision_and_scale(15, 2).expect("a decimal")),
+        Arc::new(BooleanArray::from(vec![true, false, true])),
+        Arc::new(StringArray::from(vec![Some("one"), None, Some("")])),
+        Arc::new(PrimitiveArray::<Date32Type>::from(vec![0, -1, 20_000])),
+    ];
+    let blocks = columns.iter().zip(&arrays);
+    let blocks = blocks.map(|(column, array)| column_to_block(array, column).expect("its own type"));
+    let block = RowBlock { rows: 3, columns: blocks.collect() };
+    let batch = batch_from_block(block, &columns, &arrow_schema(&columns)).expect("a batch");
+    assert_eq!((batch.num_rows(), batch.columns()), (3, &arrays[..]));
+
+    let none = batch_from_block(RowBlock { rows: 4, columns: Vec::new() }, &[], &arrow_schema(&[]));
+    assert_eq!(none.expect("a count").num_rows(), 4);
+}
