@@ -9,6 +9,7 @@ pub mod event_log;
 pub mod history;
 pub mod injector;
 pub mod invariants;
+pub mod live_tasks;
 pub mod machine;
 pub mod marks;
 pub mod model;

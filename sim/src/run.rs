@@ -340,8 +340,8 @@ impl Run<'_> {
         let mut left = post_checks::find_orphans(self.world, self.plan);
         left.extend(post_checks::find_long_logs(self.world, self.plan));
         left.extend(idle_traffic::check(&self.plan.cluster, events, span));
-        left.extend(resources::check(&self.observer.running().usages()));
         left.extend(control_calls::check(&self.observer.running().calls(), self.world.now()));
+        left.extend(resources::check(&self.observer.running().usages(self.world)));
         Some(left)
     }
 
@@ -390,6 +390,7 @@ impl Run<'_> {
                     ("disk: syncs failed", counts.syncs_failed),
                     ("disk: full", counts.full),
                     ("disk: bits flipped", counts.bits_flipped),
+                    ("disk: pages unreadable", counts.pages_unreadable),
                     ("disk: writes never made", counts.writes_phantom),
                     ("disk: writes misdirected", counts.writes_misdirected),
                     ("disk: power cuts in sync", counts.power_cuts_in_sync),
