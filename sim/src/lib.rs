@@ -19,6 +19,7 @@ pub mod oracle;
 pub mod output;
 pub mod post_checks;
 pub mod projection;
+pub mod recovered_state;
 pub mod rows;
 pub mod run;
 pub mod run_observer;
