@@ -16,6 +16,7 @@ mod competing_leaders;
 mod deposed_leader;
 mod honest_clocks;
 mod lagging_member;
+pub(crate) mod long_trouble;
 mod lost_quorum;
 mod lost_replies;
 pub(crate) mod master_changes;
