@@ -8,7 +8,7 @@ use engine::config::TabletConfig;
 use engine::disk::mem::DiskCost;
 use node::master::{self, MasterConfig};
 use node::scrub::ScrubConfig;
-use node::server::clock_watch::ClockRule;
+use node::server::clock_watch::{self, ClockRule};
 use node::tserver::{self, TserverConfig};
 use nyala_common::env::Env;
 
@@ -28,6 +28,12 @@ pub const DATA_DIR: &str = "data";
 const RETRANSMITTED_WITHIN: Duration = Duration::from_secs(3);
 /// Disk operations and syncs of a server's restart, until its tablets are replayed.
 const RESTART_DISK_OPS: u32 = 1_000;
+
+/// Requirement of servers on their clocks. The bound is below the larger errors of `clock-error`, so that a server stops
+/// trusting its clock.
+const CLOCK_RULE: ClockRule = ClockRule { max_error_micros: 500_000 };
+/// Time that a server waits for a right clock at its start; longer than any fault of clocks.
+const CLOCK_PATIENCE: Duration = Duration::from_secs(600);
 
 /// Scrubbing of servers whose files rot: a pass every few seconds, at a rate that a pass keeps up with.
 const SCRUB_INTERVAL: Duration = Duration::from_secs(5);
@@ -84,6 +90,7 @@ fn server(plan: &Plan, host: Host, running: &RunningServers) -> Option<HostProgr
 }
 
 async fn serve_master(env: Env, config: MasterConfig) -> ProgramResult {
+    clock_watch::wait_synchronised(&env, CLOCK_RULE, CLOCK_PATIENCE).await?;
     let master = master::run(env, config).await?;
     master.catalog_ended().await;
     Err("the master's catalog ended".into())
@@ -95,6 +102,7 @@ async fn serve_tablets(
     host: Host,
     running: RunningServers,
 ) -> ProgramResult {
+    clock_watch::wait_synchronised(&env, CLOCK_RULE, CLOCK_PATIENCE).await?;
     let server = tserver::run(env, config).await?;
     running.add(host, &server.server);
     pending().await
@@ -121,6 +129,7 @@ fn master_config(plan: &Plan, host: Host) -> MasterConfig {
     let mut config = MasterConfig::new(addr, WAL_DIR, vec![DATA_DIR.to_string()]);
     config.rpc_advertised_addrs = vec![format!("{host}:{MASTER_PORT}")];
     config.masters = masters(plan);
+    config.clock_rule = Some(CLOCK_RULE);
     config.log_sync = plan.cluster.log_sync;
     config.maintenance_interval = plan.cluster.maintenance;
     config.page_cache_bytes = PAGE_CACHE_BYTES;
@@ -177,8 +186,7 @@ fn tserver_config(plan: &Plan, host: Host) -> TserverConfig {
         config.security = Some(security::settings(spec, host));
         security::require(&mut config.rpc);
     }
-    // Below the larger errors of `clock-error`, so that a server stops trusting its clock.
-    config.clock_rule = Some(ClockRule { max_error_micros: 500_000 });
+    config.clock_rule = Some(CLOCK_RULE);
     if !plan.data.history.is_zero() {
         config.history_max_age_s = plan.data.history.as_secs().max(1);
     }

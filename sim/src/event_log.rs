@@ -16,6 +16,8 @@ use std::sync::Arc;
 use engine::sync::{Mutex, MutexGuard};
 use std::task::{Context, Poll};
 
+use crate::live_tasks::LiveTaskGuard;
+
 /// The events of one run; clones share them.
 #[derive(Debug, Clone)]
 pub struct EventLog {
@@ -305,6 +307,8 @@ thread_local! {
 /// A future with its context: what it logs is recorded as that host's.
 pub struct InContext<F> {
     pub here: Arc<dyn ExecutionContext>,
+    /// Count of the task; `None` for a host's program.
+    pub task: Option<LiveTaskGuard>,
     pub future: F,
 }
 

@@ -18,6 +18,7 @@ use rand_chacha::ChaCha12Rng;
 use rand_chacha::rand_core::{Rng as _, SeedableRng};
 
 use crate::event_log::EventLog;
+use crate::live_tasks::{LiveTaskGuard, LiveTasks};
 use crate::trigger::Triggers;
 
 pub struct Machine {
@@ -32,6 +33,8 @@ pub struct Machine {
     observer: Mutex<ObserverHandle>,
     triggers: Triggers,
     kerberos: Mutex<Option<KerberosDouble>>,
+    /// Tasks of the running process.
+    tasks: Mutex<LiveTasks>,
 }
 
 struct MachineDevices {
@@ -89,6 +92,7 @@ impl Machine {
             observer: Mutex::default(),
             triggers: Triggers::default(),
             kerberos: Mutex::default(),
+            tasks: Mutex::default(),
         }
     }
 
@@ -143,6 +147,7 @@ impl Machine {
 
     /// Cuts the power: every disk keeps what is durable and perhaps some of the rest.
     pub fn crash_disks(&self) {
+        self.forget_tasks();
         let mut devices = self.devices();
         for device in devices.mounted.values_mut() {
             device.disk.crash();
@@ -153,7 +158,23 @@ impl Machine {
     /// Ends the node's process as the operating system does, which closes its files. Memory of it that leaks in a
     /// reference cycle must not keep a lock.
     pub fn end_process(&self) {
+        self.forget_tasks();
         self.devices().mounted.values().for_each(|device| device.disk.end_process());
+    }
+
+    /// Counts a task of the running process until the guard is dropped.
+    pub fn begin_task(&self, name: &'static str) -> LiveTaskGuard {
+        self.tasks.lock().begin(name)
+    }
+
+    /// Returns the tasks of the running process that have not ended.
+    pub fn live_tasks(&self) -> LiveTasks {
+        self.tasks.lock().clone()
+    }
+
+    /// Begins the counts of another process: tasks of a killed one may be dropped late, or never.
+    fn forget_tasks(&self) {
+        *self.tasks.lock() = LiveTasks::default();
     }
 
     /// Replaces the disks by empty ones.
@@ -273,7 +294,12 @@ impl WallClock {
 /// Returns true if the device failed an operation, or executed a wrong one.
 fn had_disk_fault(counts: &FaultCounts) -> bool {
     let refused = counts.ops_failed + counts.syncs_failed + counts.full;
-    refused + counts.bits_flipped + counts.writes_phantom + counts.writes_misdirected > 0
+    refused
+        + counts.pages_unreadable
+        + counts.bits_flipped
+        + counts.writes_phantom
+        + counts.writes_misdirected
+        > 0
 }
 
 impl Disks for Machine {

@@ -18,9 +18,11 @@ use crate::cluster;
 use crate::event_log::{EventLog, SeriesPoints, TimelineEvent, listen_to_logs};
 use crate::injector::{CALLS_CUT, FaultInjector, disturbances};
 use crate::oracle::{
-    OracleReport, Violation, availability, control_calls, idle_traffic, resources, uncaused_failures,
+    OracleReport, Violation, availability, control_calls, idle_traffic, recovered_state, resources,
+    uncaused_failures,
 };
 use crate::post_checks;
+use crate::recovered_state::read as read_recovered_state;
 use crate::run_observer::RunObserver;
 use crate::workload::Workload;
 use crate::world::turmoil::TurmoilWorld;
@@ -350,7 +352,20 @@ impl Run<'_> {
             };
             left = found;
         }
+        left.extend(self.check_recovered_state(injector));
         self.failures.extend(left.iter().map(to_record));
+    }
+
+    /// Compares what replicas hold in memory with what a restart would find. An operation may be on its way: what
+    /// differs once is looked at again.
+    fn check_recovered_state(&mut self, injector: &mut FaultInjector) -> Vec<Violation> {
+        let servers = self.observer.running().all();
+        let differ = recovered_state::check(&read_recovered_state(self.world, &servers));
+        if differ.is_empty() || self.idle(injector, post_checks::IDLE_TIMES + 1, post_checks::IDLE).is_none()
+        {
+            return Vec::new();
+        }
+        recovered_state::check(&read_recovered_state(self.world, &servers))
     }
 
     /// Lets the cluster be idle for some time; returns what is left over, `None` if the run has failed.
@@ -370,8 +385,8 @@ impl Run<'_> {
         let mut left = post_checks::find_orphans(self.world, self.plan);
         left.extend(post_checks::find_long_logs(self.world, self.plan));
         left.extend(idle_traffic::check(&self.plan.cluster, events, span));
-        left.extend(resources::check(&self.observer.running().usages()));
         left.extend(control_calls::check(&self.observer.running().calls(), self.world.now()));
+        left.extend(resources::check(&self.observer.running().usages(self.world)));
         Some(left)
     }
 
@@ -421,6 +436,7 @@ impl Run<'_> {
                     ("disk: syncs failed", counts.syncs_failed),
                     ("disk: full", counts.full),
                     ("disk: bits flipped", counts.bits_flipped),
+                    ("disk: pages unreadable", counts.pages_unreadable),
                     ("disk: writes never made", counts.writes_phantom),
                     ("disk: writes misdirected", counts.writes_misdirected),
                     ("disk: power cuts in sync", counts.power_cuts_in_sync),

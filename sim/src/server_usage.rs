@@ -5,11 +5,14 @@ use std::sync::{Arc, Weak};
 
 use engine::memory::MemUsage;
 use engine::sync::Mutex;
+use engine::tablet::Tablet;
+use node::hosting::replica::ReplicaHandle;
 use node::tserver::server::TabletServer;
 use nyala_common::metrics::{MetricValue, table};
 
 use crate::oracle::control_calls::CallCount;
 use crate::oracle::resources::ServerUsage;
+use crate::world::World;
 use sim_plan::Host;
 
 /// The tablet servers that run. Clones share them.
@@ -27,20 +30,23 @@ impl RunningServers {
 
     /// Returns the calls of each method that each server has got since its start.
     pub fn calls(&self) -> Vec<CallCount> {
+        self.all().iter().flat_map(|(host, server)| calls(*host, server)).collect()
+    }
+
+    /// Returns the servers that run, with their hosts.
+    pub fn all(&self) -> Vec<(Host, Arc<TabletServer>)> {
         let servers = self.servers.lock();
-        let live = servers.iter().filter_map(|(host, server)| Some((host, server.upgrade()?)));
-        live.flat_map(|(host, server)| calls(host, &server)).collect()
+        servers.iter().filter_map(|(host, server)| Some((*host, server.upgrade()?))).collect()
     }
 
     /// Returns what each server holds now.
-    pub fn usages(&self) -> Vec<ServerUsage> {
-        let servers = self.servers.lock();
-        let live = servers.iter().filter_map(|(host, server)| Some((host, server.upgrade()?)));
-        live.map(|(host, server)| usage(host, &server)).collect()
+    pub fn usages(&self, world: &mut dyn World) -> Vec<ServerUsage> {
+        let tasks = |world: &mut dyn World, host: Host| world.machine(&host.name()).live_tasks().counts();
+        self.all().iter().map(|(host, server)| usage(*host, server, tasks(world, *host))).collect()
     }
 }
 
-fn calls(host: &Host, server: &TabletServer) -> Vec<CallCount> {
+fn calls(host: Host, server: &TabletServer) -> Vec<CallCount> {
     let samples = server.common.metrics.snapshot().server.samples;
     let of_methods = samples.into_iter().filter(|sample| sample.def.name == table::HANDLER_LATENCY.name);
     let count = of_methods.filter_map(|sample| match sample.value {
@@ -50,11 +56,23 @@ fn calls(host: &Host, server: &TabletServer) -> Vec<CallCount> {
     count.map(|(method, calls)| CallCount { server: host.name(), method, calls }).collect()
 }
 
-fn usage(host: &Host, server: &TabletServer) -> ServerUsage {
+fn usage(host: Host, server: &TabletServer, tasks: BTreeMap<&'static str, u64>) -> ServerUsage {
     let memory = server.common.memory.usage();
     let bytes = |id: &str| bytes_of(&memory, id);
+    let tablets: Vec<Arc<Tablet>> = server.tablets.all().iter().filter_map(|entry| entry.tablet()).collect();
+    let sum = |part: fn(&Tablet) -> u64| tablets.iter().map(|tablet| part(tablet)).sum::<u64>();
+    // A failed replica keeps its operations and anchors until a copy replaces it.
+    let replicas = server.tablets.all().into_iter().filter_map(|entry| entry.running().ok());
+    let live: Vec<ReplicaHandle> = replicas.filter(|replica| !replica.is_stopped()).collect();
+    let sum_live = |part: fn(&Tablet) -> u64| live.iter().map(|replica| part(replica.tablet())).sum::<u64>();
     ServerUsage {
         server: host.name(),
+        tasks,
+        tablets: tablets.len() as u64,
+        in_flight: sum_live(|tablet| tablet.mvcc().in_flight() as u64),
+        anchors: sum_live(empty_anchors),
+        rows: bytes("recent-rows").saturating_sub(sum(|tablet| tablet.stats().mrs_bytes)),
+        deltas: bytes("recent-deltas").saturating_sub(sum(|tablet| tablet.stats().dms_bytes)),
         scanners: server.scanners().len() as u64,
         copies_served: server.copy_service().map_or(0, |service| service.session_count() as u64),
         copies_made: server.copies.count() as u64,
@@ -62,6 +80,15 @@ fn usage(host: &Host, server: &TabletServer) -> ServerUsage {
         operations: bytes("operations"),
         maintenance: bytes("maintenance"),
     }
+}
+
+/// Returns the number of log anchors of stores that have nothing to flush.
+fn empty_anchors(tablet: &Tablet) -> u64 {
+    let (state, anchors) = (tablet.state(), tablet.log_anchors());
+    let rows = state.frozen.iter().chain([&state.active]).map(|rows| rows.rows()).sum::<u64>();
+    let has_deltas = |id| state.disk.iter().any(|rowset| rowset.meta().id == id && rowset.dms_len() > 0);
+    let empty = anchors.deltas.keys().filter(|id| !has_deltas(**id)).count() as u64;
+    empty + u64::from(anchors.rows.is_some() && rows == 0)
 }
 
 /// Returns the sum of all trackers of this id.

@@ -78,6 +78,7 @@ use crate::hosting::copy::{CopyConfig, CopyService};
 use crate::hosting::maintenance;
 use crate::hosting::raft_transport::{RaftTransport, RaftTransportConfig};
 use crate::hosting::replica::{ReplicaConfig, ReplicaHandle};
+use crate::server::bounded_clock;
 use crate::server::generic_service::GenericService;
 use crate::server::health::{CheckResult, HealthCheck};
 use crate::server::pages::rpc_page;
@@ -126,7 +127,8 @@ pub struct RunningMaster {
 /// follows or leads.
 ///
 /// Fails if the directories belong to another server, an address is in use, or the system tablet cannot be read.
-pub async fn run(mut env: Env, mut config: MasterConfig) -> Result<RunningMaster> {
+pub async fn run(env: Env, mut config: MasterConfig) -> Result<RunningMaster> {
+    let mut env = bounded_clock::bounded(env, config.clock_rule);
     let clock = ServerClock::new(&env, config.max_clock_ahead_us);
     let locator =
         LocationResolver::new(&env, &config.location_command, &config.locations, config.locate_clients)?;

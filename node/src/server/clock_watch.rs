@@ -77,7 +77,7 @@ pub struct ClockRule {
 
 impl ClockRule {
     /// Returns the fault of a clock in this state, if it breaks the rule.
-    fn fault(self, state: ClockSync) -> Option<String> {
+    pub(super) fn fault(self, state: ClockSync) -> Option<String> {
         match state {
             ClockSync::Synchronised { error_micros } if error_micros <= self.max_error_micros => None,
             ClockSync::Synchronised { error_micros } => Some(format!(

@@ -7,6 +7,7 @@
 //! ```
 
 pub(crate) mod audit;
+pub mod bounded_clock;
 pub mod clock_watch;
 pub mod cluster;
 mod flag_table;

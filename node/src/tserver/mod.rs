@@ -60,6 +60,7 @@ use crate::hosting::consensus_service::ConsensusService;
 use crate::hosting::copy::CopyService;
 use crate::hosting::memory_pressure::MemoryPressure;
 use crate::hosting::tablet_manager::TabletManager;
+use crate::server::bounded_clock;
 use crate::server::generic_service::GenericService;
 use crate::server::pages::rpc_page;
 use crate::server::pages::startup_progress::{StartupProgress, StartupStep};
@@ -92,7 +93,8 @@ pub struct RunningTserver {
 /// Opens the server's directories, starts to serve, and bootstraps its tablets in the background.
 ///
 /// Fails if the directories belong to another server, an address is in use, or a superblock cannot be read.
-pub async fn run(mut env: Env, mut config: TserverConfig) -> Result<RunningTserver> {
+pub async fn run(env: Env, mut config: TserverConfig) -> Result<RunningTserver> {
+    let mut env = bounded_clock::bounded(env, config.clock_rule);
     let clock = ServerClock::new(&env, config.max_clock_ahead_us);
     let startup = Arc::<StartupProgress>::default();
     startup.begin(StartupStep::Init, env.now().mono);

@@ -51,21 +51,36 @@ fn weights_of(kind: FaultKind) -> &'static [(FaultProfile, u32)] {
         BitRot => &[(Disk, 1)],
         LostWrite => &[(Disk, 1)],
         MisdirectedWrite => &[(Disk, 1)],
+        MetadataRot => &[(Disk, 2)],
+        UnreadablePages => &[(Disk, 1)],
         Wipe => &[(Copy, 1)],
 
         ClockJump => &[(Clock, 2)],
         ClockDrift => &[(Clock, 2)],
         ClockError => &[(Clock, 1)],
+        ClockStep => &[(Clock, 1)],
 
         FaultKind::Memory => &[(FaultProfile::Memory, 2)],
         SlowCpu => &[(FaultProfile::Memory, 1)],
     }
 }
 
-/// Returns true for kinds that are younger than kept seeds. They are drawn from a stream of their own, which leaves all
-/// other draws of a seed as they were.
-pub(crate) fn is_late(kind: FaultKind) -> bool {
-    matches!(kind, FaultKind::PowerCutPages | FaultKind::RollingRestart | FaultKind::CutCall)
+/// Generation of kinds: those of one are drawn from a stream of their own, which leaves the draws of older ones as they
+/// were.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Generation {
+    First,
+    Second,
+    Third,
+}
+
+pub(crate) fn generation(kind: FaultKind) -> Generation {
+    use FaultKind::*;
+    match kind {
+        PowerCutPages | RollingRestart | CutCall => Generation::Second,
+        MetadataRot | UnreadablePages | ClockStep => Generation::Third,
+        _ => Generation::First,
+    }
 }
 
 /// Returns all profiles with their kinds and weights, in the order of draws.

@@ -39,6 +39,17 @@ words! {
 }
 
 words! {
+    /// Files of tablets that hold no rows.
+    pub enum MetadataKind {
+        /// Full segments of logs. The last one is spared: damage at its end is the same as a torn write.
+        Log = "log",
+        Superblock = "superblock",
+        /// Consensus metadata: term, vote and configuration.
+        Consensus = "consensus",
+    }
+}
+
+words! {
     /// Event that a server reports, used to time a fault.
     pub enum Trigger {
         /// The server grants a vote.
@@ -149,6 +160,10 @@ records! {
         LostWrite = "lost-write" { write: u32 },
         /// As a lost write, but the bytes overwrite rows of another file.
         MisdirectedWrite = "misdirected-write" { write: u32 },
+        /// Flips bits of files of tablets that hold no rows.
+        MetadataRot = "metadata-rot" { files: MetadataKind, bits: u8 },
+        /// Pages of flushed rows, `pages` of them, stay unreadable: each read of one fails with EIO.
+        UnreadablePages = "unreadable-pages" { pages: u8 },
         /// Disk wipe: the server restarts on empty disks.
         Wipe = "wipe" { down: Duration },
 
@@ -158,6 +173,9 @@ records! {
         ClockDrift = "clock-drift" { ppm: i64, span: Duration },
         /// The clock reports a maximum error of `micros` microseconds, and is wrong by half of it.
         ClockError = "clock-error" { micros: u64, behind: bool, span: Duration },
+
+        /// The wall clock is wrong by `seconds`. If it is `told`, the machine states an error of that size.
+        ClockStep = "clock-step" { seconds: i64, told: bool, span: Duration },
 
         /// Hard memory limit of the node in bytes.
         Memory = "memory" { bytes: u64, span: Duration },
@@ -189,10 +207,12 @@ impl FaultKind {
                 DiskEffect::None
             }
             DiskError | DiskFull | SyncError | ReadErrors => DiskEffect::FailsReplicas,
-            BitRot | LostWrite | MisdirectedWrite => DiskEffect::SilentCorruption,
+            BitRot | LostWrite | MisdirectedWrite | MetadataRot | UnreadablePages => {
+                DiskEffect::SilentCorruption
+            }
             Wipe => DiskEffect::Wipe,
             DiskStall | DiskSlow | PowerCutInSync => DiskEffect::None,
-            ClockJump | ClockDrift | ClockError | Memory | SlowCpu => DiskEffect::None,
+            ClockJump | ClockDrift | ClockError | ClockStep | Memory | SlowCpu => DiskEffect::None,
         }
     }
 
@@ -226,7 +246,8 @@ impl Fault {
             Kill | RollingRestart | StrikeAfter | StrikeLeader | Pause => false,
             Isolate | CutLink | CutPeers | Swizzle | SlowLink | Loss | Reset | CutCall | NoConnect => false,
             DiskStall | DiskSlow | DiskFull | ReadErrors | BitRot | LostWrite | MisdirectedWrite => false,
-            ClockJump | ClockDrift | ClockError | Memory | SlowCpu => false,
+            MetadataRot | UnreadablePages => false,
+            ClockJump | ClockDrift | ClockError | ClockStep | Memory | SlowCpu => false,
         }
     }
 
@@ -258,6 +279,7 @@ impl Fault {
             | Fault::ReadErrors { span, .. }
             | Fault::ClockDrift { span, .. }
             | Fault::ClockError { span, .. }
+            | Fault::ClockStep { span, .. }
             | Fault::Memory { span, .. }
             | Fault::SlowCpu { span, .. } => Some(span),
             Fault::Reset { .. }
@@ -266,6 +288,8 @@ impl Fault {
             | Fault::BitRot { .. }
             | Fault::LostWrite { .. }
             | Fault::MisdirectedWrite { .. }
+            | Fault::MetadataRot { .. }
+            | Fault::UnreadablePages { .. }
             | Fault::ClockJump { .. } => None,
         }
     }

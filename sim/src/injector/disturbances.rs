@@ -50,10 +50,11 @@ impl Disturbances {
             DiskStall | DiskSlow | ClockJump | ClockDrift | ClockError | Memory | SlowCpu => {
                 self.span(vec![host], fault.word(), now, now + fault.span());
             }
+            // Timestamps of a clock that was ahead stay ahead until all clocks have reached them.
+            ClockStep => self.begin(host, fault.word(), now),
             // The operation that fails may come late, and what it breaks is repaired later still.
-            DiskError | DiskFull | SyncError | ReadErrors | BitRot | LostWrite | MisdirectedWrite => {
-                self.begin(host, fault.word(), now);
-            }
+            DiskError | DiskFull | SyncError | ReadErrors | BitRot | LostWrite | MisdirectedWrite
+            | MetadataRot | UnreadablePages => self.begin(host, fault.word(), now),
             // Recorded where they are applied, with the hosts that they affect.
             Kill | PowerCut | PowerCutInDisk | PowerCutAfter | PowerCutInSync | PowerCutPages
             | RollingRestart | ZonePowerCut | Wipe | Pause | StrikeAfter | StrikeLeader | Isolate

@@ -28,6 +28,17 @@ impl FaultInjector {
                 machine.jump_clock(ahead_us);
                 self.at(now + *span, ScheduledAction::ClockSure { host: target, error_us: error, ahead_us });
             }
+            Fault::ClockStep { seconds, told, span } => {
+                if std::mem::replace(&mut self.state(target).clock_error_raised, true) {
+                    return false;
+                }
+                let ahead_us = seconds * 1_000_000;
+                if *told {
+                    machine.set_clock_error(ahead_us.unsigned_abs() * 2);
+                }
+                machine.jump_clock(ahead_us);
+                self.at(now + *span, ScheduledAction::ClockSure { host: target, error_us: error, ahead_us });
+            }
             Fault::Memory { bytes, span } => {
                 machine.set_memory_bytes(*bytes);
                 self.at(now + *span, ScheduledAction::Memory(target));

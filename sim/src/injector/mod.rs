@@ -6,6 +6,7 @@
 mod cut_links;
 pub mod disturbances;
 mod machine_faults;
+mod metadata_rot;
 mod network_faults;
 mod triggers;
 
@@ -74,6 +75,8 @@ pub const FAULT_COUNTERS: &[(&str, &str)] = &[
     ("disk-full", "disk: full"),
     ("cut-call", CALLS_CUT),
     ("lost-write", "disk: writes never made"),
+    ("metadata-rot", "disk: bits flipped"),
+    ("unreadable-pages", "disk: pages unreadable"),
     ("misdirected-write", "disk: writes misdirected"),
     ("power-cut", "disk: names lost"),
     ("power-cut", "disk: writes lost"),
@@ -318,8 +321,8 @@ impl FaultInjector {
                 self.apply_network_fault(world, target, kind)
             }
             DiskStall | DiskSlow | DiskError | DiskFull | SyncError | ReadErrors | BitRot | LostWrite
-            | MisdirectedWrite => self.apply_disk_fault(world, target, kind),
-            ClockJump | ClockDrift | ClockError | Memory | SlowCpu => {
+            | MisdirectedWrite | MetadataRot | UnreadablePages => self.apply_disk_fault(world, target, kind),
+            ClockJump | ClockDrift | ClockError | ClockStep | Memory | SlowCpu => {
                 self.apply_machine_fault(world, target, kind)
             }
             // A trigger applies another fault later.
@@ -495,6 +498,14 @@ impl FaultInjector {
             Fault::LostWrite { write } => {
                 machine.disk(DATA_DIR).damage_append(u64::from(*write), WriteDamage::Lost);
                 self.state(target).damaged = true;
+            }
+            Fault::MetadataRot { files, bits } => {
+                self.state(target).damaged = true;
+                return self.rot_metadata(&machine, *files, *bits) > 0;
+            }
+            Fault::UnreadablePages { pages } => {
+                self.state(target).damaged = true;
+                return machine.disk(DATA_DIR).lose_pages(u64::from(*pages)) > 0;
             }
             Fault::MisdirectedWrite { write } => {
                 machine.disk(DATA_DIR).damage_append(u64::from(*write), WriteDamage::Misdirected);

@@ -14,6 +14,7 @@ use engine::error::ErrorKind;
 use super::{OracleReport, Violation};
 use crate::history::{CallError, CallOutcome, ClientRequest, HistoryOp, RowOutcome, RowResult};
 use crate::wire::client::ToldError;
+use sim_plan::faults::Fault;
 use sim_plan::{ClientOp, Plan};
 
 /// Name of this oracle.
@@ -25,6 +26,8 @@ const TEXT_MAX: usize = 40;
 
 /// Part of the message about a column that a tablet does not have, or not yet.
 const NO_COLUMN: &str = "not present in tablet";
+/// Part of the message about a timestamp that is too far ahead, for a clock that is behind.
+const FROM_THE_FUTURE: &str = "ahead of this server's clock";
 
 /// Codes that a method may tell plain clients.
 struct ToldCodes {
@@ -60,6 +63,12 @@ struct Causes {
     drops_tablets: bool,
     forgets_history: bool,
     has_faults: bool,
+    /// True if a clock is wrong by more than it states.
+    has_false_clocks: bool,
+}
+
+fn is_false_step(fault: &Fault) -> bool {
+    matches!(fault, Fault::ClockStep { told: false, .. })
 }
 
 impl Causes {
@@ -78,6 +87,7 @@ impl Causes {
             drops_tablets: plan.clients.iter().flat_map(|client| &client.ops).any(drops),
             forgets_history: !plan.data.history.is_zero(),
             has_faults: !plan.faults.is_empty(),
+            has_false_clocks: plan.faults.iter().any(|fault| is_false_step(&fault.kind)),
         }
     }
 
@@ -93,6 +103,7 @@ impl Causes {
             (_, Io | Aborted) => self.has_faults,
             (_, NotAuthorized | Unsupported) => false,
             (_, Corrupt) => self.has_faults,
+            (_, Invalid) if error.message.contains(FROM_THE_FUTURE) => self.has_false_clocks,
             // Changes of tables say that there is nothing to change, or that something is in their way.
             ("alter" | "make" | "drop" | "look", Invalid | NotFound | AlreadyPresent) => true,
             ("scan", Invalid) if of_history => self.forgets_history || before_all,

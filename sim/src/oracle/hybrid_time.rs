@@ -39,7 +39,8 @@ pub fn check(operations: &[HistoryOp], rows: &BTreeMap<RowKey, Vec<RowEvent>>, r
 /// Correct clocks have passed the timestamp; clocks with a larger error may be ahead by as much.
 pub fn check_waited(plan: &Plan, stamp: HybridStamp, now: ClockReading) -> Option<Violation> {
     let jumps = |fault: &TimedFault| {
-        matches!(fault.kind, Fault::ClockJump { .. } | Fault::ClockDrift { .. } | Fault::ClockError { .. })
+        use Fault::{ClockDrift, ClockError, ClockJump, ClockStep};
+        matches!(fault.kind, ClockJump { .. } | ClockDrift { .. } | ClockError { .. } | ClockStep { .. })
     };
     if plan.faults.iter().any(jumps) {
         return None;
@@ -70,6 +71,7 @@ pub fn max_clock_difference(plan: &Plan, by: Nanos) -> Nanos {
         Fault::ClockJump { micros } => micros.unsigned_abs(),
         Fault::ClockDrift { ppm, span } => drifted(ppm.abs(), span.as_nanos() as u64 + 1_000_000_000) as u64,
         Fault::ClockError { micros, .. } => micros / 2,
+        Fault::ClockStep { seconds, .. } => seconds.unsigned_abs() * 1_000_000,
         _ => 0,
     };
     ((most - least) as u64 + plan.faults.iter().map(moved).sum::<u64>()) * 1_000
@@ -85,6 +87,7 @@ pub fn beyond_error(plan: &Plan) -> Duration {
     let moved = |fault: &TimedFault| match &fault.kind {
         Fault::ClockJump { micros } => micros.unsigned_abs(),
         Fault::ClockDrift { ppm, span } => ppm.unsigned_abs() * (span.as_secs() + 1),
+        Fault::ClockStep { seconds, told: false, .. } => seconds.unsigned_abs() * 1_000_000,
         _ => 0,
     };
     let moved: u64 = plan.faults.iter().map(moved).sum();

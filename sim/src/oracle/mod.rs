@@ -32,6 +32,7 @@ pub mod orphans;
 pub mod provenance;
 pub mod query_consistency;
 pub mod quiescing;
+pub mod recovered_state;
 pub mod replica_checksums;
 mod report;
 pub mod resources;

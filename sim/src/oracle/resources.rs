@@ -1,6 +1,8 @@
 //! O11: resources are back to zero when the cluster is quiet. No client has a scan open, no replica is copied, no call
 //! waits, no operation is pending and no job runs, so nothing may still hold what they took.
 
+use std::collections::BTreeMap;
+
 use super::Violation;
 
 /// Name of this oracle.
@@ -8,6 +10,12 @@ pub const NAME: &str = "resources";
 
 /// Bytes of requests and replies of idle servers: heartbeats on their way.
 const MESSAGE_BYTES_MAX: u64 = 64 << 10;
+
+/// Tasks that end when there is nothing to do.
+const ENDING_TASKS: [&str; 5] = ["aborted", "peer copy", "peer election", "peer vote", "tablet copy"];
+/// Most tasks of any other name, of a server without tablets and for each tablet: connections, heartbeats.
+const SERVER_TASKS_MAX: u64 = 64;
+const TABLET_TASKS_MAX: u64 = 8;
 
 /// Resources that one server holds.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -24,6 +32,28 @@ pub struct ServerUsage {
     pub operations: u64,
     /// Bytes of running maintenance jobs of all tablets.
     pub maintenance: u64,
+    /// Tablets that are open.
+    pub tablets: u64,
+    /// Operations of all tablets that are begun and not applied.
+    pub in_flight: u64,
+    /// Log anchors of stores that have nothing to flush.
+    pub anchors: u64,
+    /// Bytes of MemRowSets that no tablet has: readers hold them.
+    pub rows: u64,
+    /// Bytes of DeltaMemStores that no tablet has.
+    pub deltas: u64,
+    /// Tasks that have not ended, by name.
+    pub tasks: BTreeMap<&'static str, u64>,
+}
+
+impl ServerUsage {
+    /// Returns the number of tasks of a name that a quiet server may have.
+    fn tasks_max(&self, name: &str) -> u64 {
+        match ENDING_TASKS.contains(&name) {
+            true => 0,
+            false => SERVER_TASKS_MAX + TABLET_TASKS_MAX * self.tablets,
+        }
+    }
 }
 
 /// Reports what quiet servers still hold.
@@ -39,12 +69,17 @@ fn held(usage: &ServerUsage) -> Vec<Violation> {
         ("bytes of requests and replies", usage.messages, MESSAGE_BYTES_MAX),
         ("bytes of pending operations", usage.operations, 0),
         ("bytes of maintenance jobs", usage.maintenance, 0),
+        ("operations in flight", usage.in_flight, 0),
+        ("log anchors of stores with nothing to flush", usage.anchors, 0),
+        ("bytes of MemRowSets that no tablet has", usage.rows, 0),
+        ("bytes of DeltaMemStores that no tablet has", usage.deltas, 0),
     ];
-    let above = limits.into_iter().filter(|(_, value, limit)| value > limit);
+    let tasks = usage.tasks.iter().map(|(name, count)| (*name, *count, usage.tasks_max(name)));
+    let above = limits.into_iter().chain(tasks).filter(|(_, value, limit)| value > limit);
     above
         .map(|(what, value, limit)| {
-            let message =
-                format!("the cluster is quiet, and {} has {value} {what} ({limit} allowed)", usage.server);
+            let server = &usage.server;
+            let message = format!("the cluster is quiet, and {server} has {value} {what} ({limit} allowed)");
             Violation::new(NAME, message)
         })
         .collect()
@@ -64,7 +99,13 @@ mod tests {
             ServerUsage { copies_made: 1, ..idle.clone() },
             ServerUsage { messages: 1 << 20, ..idle.clone() },
             ServerUsage { operations: 1, ..idle.clone() },
-            ServerUsage { maintenance: 1, ..idle },
+            ServerUsage { maintenance: 1, ..idle.clone() },
+            ServerUsage { in_flight: 1, ..idle.clone() },
+            ServerUsage { anchors: 1, ..idle.clone() },
+            ServerUsage { rows: 1, ..idle.clone() },
+            ServerUsage { deltas: 1, ..idle.clone() },
+            ServerUsage { tasks: BTreeMap::from([("peer vote", 1)]), ..idle.clone() },
+            ServerUsage { tasks: BTreeMap::from([("replica", 65)]), ..idle },
         ];
         for leak in leaks {
             assert_eq!(check(std::slice::from_ref(&leak)).len(), 1, "{leak:?}");

@@ -132,7 +132,7 @@ impl MadsimWorld {
                 // A program that ended must not end its node.
                 std::future::pending::<()>().await
             });
-            InContext { here, future }
+            InContext { here, task: None, future }
         };
         let building = self.runtime.create_node().name(name);
         let handle = self.runtime.block_on(async move { building.init(init).build() });

@@ -298,7 +298,8 @@ struct NodeTasks {
 impl Tasks for NodeTasks {
     fn spawn(&self, name: &'static str, future: BoxFuture<'static, ()>) -> Box<dyn TaskHandle> {
         self.node.record("spawn", name.as_bytes());
-        (self.spawn)(name, Box::pin(InContext { here: self.node.clone(), future }))
+        let task = Some(self.node.machine.begin_task(name));
+        (self.spawn)(name, Box::pin(InContext { here: self.node.clone(), task, future }))
     }
 
     fn run<'a>(&'a self, work: &'a mut (dyn FnMut() + Send)) -> BoxFuture<'a, ()> {

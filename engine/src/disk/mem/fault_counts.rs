@@ -21,6 +21,8 @@ pub struct FaultCounts {
     /// Appends and reservations rejected because the device was full.
     pub full: u64,
     pub bits_flipped: u64,
+    /// Reads of pages that [`super::MemDisk::lose_pages`] made unreadable.
+    pub pages_unreadable: u64,
     /// Appends that were reported as done, possibly synced, and never reached the device.
     pub writes_phantom: u64,
     /// Appends that overwrote another place.

@@ -43,6 +43,19 @@ impl MemDisk {
         state.armed.damages.insert(at, damage);
     }
 
+    /// Makes `count` random pages of random files that hold rows unreadable: each read of one fails. Returns the number
+    /// of pages.
+    pub fn lose_pages(&self, count: u64) -> u64 {
+        let state = &mut *self.state();
+        let mut lost = 0;
+        for _ in 0..count {
+            let Some(file) = state.names.random_file(ROWS, &mut state.rng) else { break };
+            content(&file).lose_page(&mut state.rng);
+            lost += 1;
+        }
+        lost
+    }
+
     /// Flips a bit at `count` random places of random files that hold rows. Returns the number of bits flipped.
     pub fn flip_bits(&self, count: u64) -> u64 {
         let state = &mut *self.state();

@@ -7,6 +7,7 @@
 //! ```
 
 use crate::sync::{Mutex, MutexGuard};
+use std::collections::BTreeSet;
 use std::io;
 use std::ops::Range;
 
@@ -28,6 +29,8 @@ pub(super) struct FileContent {
     /// Bytes that a failed sync marked clean: in the cache, never on the device.
     phantom: Vec<Range<usize>>,
     sync_failed: bool,
+    /// Pages that no read returns.
+    unreadable: BTreeSet<usize>,
 }
 
 /// Unsynced bytes that outlive a crash.
@@ -45,6 +48,12 @@ enum UnsyncedWrite {
 }
 
 impl FileContent {
+    /// Returns the live bytes, synced.
+    pub(super) fn image(&self) -> FileContent {
+        let (live, unreadable) = (self.live.clone(), self.unreadable.clone());
+        FileContent { live, unreadable, ..FileContent::default() }
+    }
+
     pub(super) fn len(&self) -> u64 {
         self.live.len() as u64
     }
@@ -67,6 +76,18 @@ impl FileContent {
     /// Overwrites the bytes from `start` on with as many foreign ones.
     pub(super) fn overwrite(&mut self, start: usize, bytes: &[u8]) {
         self.live[start..start + bytes.len()].copy_from_slice(bytes);
+    }
+
+    /// Makes a random page unreadable.
+    pub(super) fn lose_page(&mut self, rng: &mut SplitMix64) {
+        self.unreadable.insert(rng.up_to(self.live.len().saturating_sub(1) / PAGE));
+    }
+
+    /// Returns true if these bytes include some of an unreadable page.
+    pub(super) fn is_unreadable(&self, offset: u64, len: usize) -> bool {
+        let first = usize::try_from(offset).unwrap_or(usize::MAX) / PAGE;
+        let last = usize::try_from(offset).unwrap_or(usize::MAX).saturating_add(len.saturating_sub(1)) / PAGE;
+        len > 0 && self.unreadable.range(first..=last).next().is_some()
     }
 
     pub(super) fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {

@@ -157,6 +157,13 @@ impl MemDisk {
         state.locks.clear();
     }
 
+    /// Returns another disk with copies of all files, as a killed process leaves them. Faults and locks stay behind.
+    pub fn image(&self) -> MemDisk {
+        let image = MemDisk::new(0);
+        image.state().names = self.state().names.image();
+        image
+    }
+
     /// Makes the `k`-th operation from now (the next is 1) fail with `errno`, an operating system value.
     ///
     /// A failed append has written some prefix. A failed sync has lost the bytes it should have kept.
@@ -426,8 +433,13 @@ impl DiskFile for MemFile {
     }
 
     fn read_at(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
-        let _state = self.begin_simple(DiskOpKind::Read, out.len())?;
-        content(&self.content).read_at(offset, out)
+        let mut state = self.begin_simple(DiskOpKind::Read, out.len())?;
+        let content = content(&self.content);
+        if content.is_unreadable(offset, out.len()) {
+            state.counts.pages_unreadable += 1;
+            return Err(Errno::IO.into());
+        }
+        content.read_at(offset, out)
     }
 
     fn len(&self) -> io::Result<u64> {

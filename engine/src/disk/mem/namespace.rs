@@ -67,6 +67,19 @@ impl NameChange {
 }
 
 impl Namespace {
+    /// Returns copies of all live files; every change is durable.
+    pub(super) fn image(&self) -> Namespace {
+        let copy = |(path, node): (&String, &NamespaceEntry)| match node {
+            NamespaceEntry::Dir => (path.clone(), NamespaceEntry::Dir),
+            NamespaceEntry::File(content) => {
+                let content = file_content::content(content).image();
+                (path.clone(), NamespaceEntry::File(Arc::new(Mutex::new(content))))
+            }
+        };
+        let live: Tree = self.live.iter().map(copy).collect();
+        Namespace { durable: live.clone(), live, journal: Vec::new() }
+    }
+
     /// Number of bytes in all files that have a name.
     pub(super) fn bytes(&self) -> u64 {
         let file_len = |node: &NamespaceEntry| match node {

@@ -385,3 +385,36 @@ fn bit_rot_hits_files_of_rows() {
     let ones: u32 = read_file(&disk, "data/f").unwrap().iter().map(|byte| byte.count_ones()).sum();
     assert_eq!(ones, 1);
 }
+
+#[test]
+fn an_image_has_the_live_bytes_and_is_independent() {
+    let disk = MemDisk::new(1);
+    let file = durable_file(&disk, "f", b"synced");
+    file.append(b" and not").unwrap();
+    disk.cut_power_at(1);
+    let image = disk.image();
+    assert_eq!(read_file(&image, "f").unwrap(), b"synced and not");
+    replace_file(&image, "f", b"other").unwrap();
+    image.crash();
+    assert_eq!(read_file(&image, "f").unwrap(), b"other");
+    disk.end_faults();
+    assert_eq!(read_file(&disk, "f").unwrap(), b"synced and not");
+}
+
+#[test]
+fn an_unreadable_page_stays_so_while_others_are_read() {
+    let disk = MemDisk::new(1);
+    create_dir_durably(&disk, "data").unwrap();
+    let file = durable_file(&disk, "data/f", &[7; 10_000]);
+    assert_eq!(disk.lose_pages(1), 1);
+    let fails = |offset: u64, len: usize| errno(file.read_at(offset, &mut vec![0; len])).is_some();
+    let pages: Vec<bool> =
+        [(0, 4_096), (4_096, 4_096), (8_192, 1_808)].map(|(at, len)| fails(at, len)).into();
+    assert_eq!(pages.iter().filter(|fails| **fails).count(), 1, "{pages:?}");
+    assert!(fails(0, 10_000) && fails(0, 10_000));
+    disk.crash();
+    let file = disk.open("data/f").unwrap();
+    assert!(file.read_at(0, &mut vec![0; 10_000]).is_err());
+    assert_eq!(disk.fault_counts().pages_unreadable, 4);
+    disk.end_faults();
+}

@@ -66,7 +66,7 @@ pub(super) struct ReplicaLoop {
     next_ticket: u64,
     /// Steps of the calls whose operations are in flight.
     op_steps: OpSteps,
-    effects: ReplicaEffects,
+    pub(super) effects: ReplicaEffects,
     /// Buffer for the events that were queued while the replica hibernated.
     queued_events: Vec<(ClockReading, raft::RaftEvent)>,
     meta: MetaStore,

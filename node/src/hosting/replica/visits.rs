@@ -22,6 +22,7 @@ use tokio::sync::mpsc;
 
 use super::event_loop::{NEVER, ReplicaLoop, TURN_MAX, TurnCost};
 use super::shared::{Command, EventSender, stopped};
+use crate::hosting::log_writer;
 use nyala_common::mailbox::DeadlineTimer;
 
 /// State of a loop between its turns.
@@ -125,7 +126,10 @@ impl ReplicaLoop {
     /// Returns the time at which the loop must run without a command.
     fn next_wake(&self) -> Option<Instant> {
         let deadline = Some(self.deadline()).filter(|deadline| *deadline < NEVER);
-        deadline.into_iter().chain(self.retry.at()).min()
+        // A failed replica writes no more, and a retry without operations has nothing to write: neither clears its time.
+        let writes = self.shared.failure().is_none() && log_writer::has_operations(&self.effects.log);
+        let retry = self.retry.at().filter(|_| writes);
+        deadline.into_iter().chain(retry).min()
     }
 
     /// Returns true, and counts the command, if a visitor may run a turn with it.

@@ -3,9 +3,10 @@
 use std::time::Duration;
 
 use crate::draws::{MS, SECOND, rounded};
-use crate::fault_weights::{is_late, percent_of, weighted_kinds};
+use crate::fault_weights::{Generation, generation, percent_of, weighted_kinds};
 use crate::faults::{
-    CallPart, DiskEffect, Fault, FaultKind, HostDir, LinkDirection, TimedFault, Trigger, TriggeredFault,
+    CallPart, DiskEffect, Fault, FaultKind, HostDir, LinkDirection, MetadataKind, TimedFault, Trigger,
+    TriggeredFault,
 };
 use crate::host::Host;
 use crate::profile::{FaultProfile, PlanSize};
@@ -15,8 +16,15 @@ use crate::spec::ClusterSpec;
 /// Time from the beginning of the workload to the first fault.
 const CALM_START: Duration = Duration::from_millis(300);
 
-/// Most faults of late kinds in a plan.
-const LATE_FAULTS_MAX: u64 = 4;
+/// Most faults of the second and of the third generation in a plan.
+const SECOND_FAULTS_MAX: u64 = 4;
+const THIRD_FAULTS_MAX: u64 = 2;
+/// Kinds of metadata that rot in drawn plans. A replica whose vote is unknown is not made good yet.
+const DRAWN_METADATA: [MetadataKind; 2] = [MetadataKind::Log, MetadataKind::Superblock];
+/// Sizes in seconds of steps of a clock that is not known to be wrong. Other servers refuse timestamps that are ten
+/// seconds ahead, so a tablet whose leader is ahead by more has no leader that can write until its clock is right.
+const STEPS_AHEAD_S: [i64; 2] = [2, 7];
+const STEPS_S: [i64; 3] = [7, 60, 300];
 
 pub(super) struct FaultGenerator<'a> {
     random: &'a mut RandomStream,
@@ -37,21 +45,21 @@ impl<'a> FaultGenerator<'a> {
     ) -> FaultGenerator<'a> {
         let tservers = u64::from(cluster.tservers);
         let fragile = (cluster.replicas >= 3).then(|| Host::Tserver(random.below(tservers) as u8));
-        FaultGenerator::of_kinds(random, cluster, profile, clients, fragile, |kind| !is_late(kind))
+        FaultGenerator::of_kinds(random, cluster, profile, clients, fragile, Generation::First)
     }
 
-    /// Creates a generator of the kinds for which `is_drawn` is true.
+    /// Creates a generator of the kinds of a generation.
     fn of_kinds(
         random: &'a mut RandomStream,
         cluster: &ClusterSpec,
         profile: FaultProfile,
         clients: u8,
         fragile: Option<Host>,
-        is_drawn: fn(FaultKind) -> bool,
+        drawn: Generation,
     ) -> FaultGenerator<'a> {
         let (masters, tservers) = (cluster.masters, cluster.tservers);
         let mut weights = Vec::new();
-        for (of, kind, weight) in weighted_kinds().filter(|(_, kind, _)| is_drawn(*kind)) {
+        for (of, kind, weight) in weighted_kinds().filter(|(_, kind, _)| generation(*kind) == drawn) {
             if random.percent(percent_of(profile, of)) && (!kind.loses_durable_data() || fragile.is_some()) {
                 weights.push((kind, weight * random.pick(&[1, 3, 9])));
             }
@@ -81,21 +89,41 @@ impl<'a> FaultGenerator<'a> {
         faults
     }
 
-    /// Draws a few faults of late kinds, which lose no durable data.
-    pub(super) fn late_faults(
+    /// Draws a few faults of the second generation, which lose no durable data.
+    pub(super) fn second_faults(
         random: &'a mut RandomStream,
         cluster: &ClusterSpec,
         profile: FaultProfile,
         clients: u8,
         work: Duration,
     ) -> Vec<TimedFault> {
-        let mut draw = FaultGenerator::of_kinds(random, cluster, profile, clients, None, is_late);
-        if draw.weights.is_empty() {
+        let draw = FaultGenerator::of_kinds(random, cluster, profile, clients, None, Generation::Second);
+        draw.few_faults(work, SECOND_FAULTS_MAX)
+    }
+
+    /// Draws a few faults of the third generation. Those that lose durable data hit the server that `earlier` ones hit.
+    pub(super) fn third_faults(
+        random: &'a mut RandomStream,
+        cluster: &ClusterSpec,
+        profile: FaultProfile,
+        earlier: &[TimedFault],
+        work: Duration,
+    ) -> Vec<TimedFault> {
+        let any = Host::Tserver(random.below(u64::from(cluster.tservers)) as u8);
+        let damaging = earlier.iter().find(|fault| fault.kind.kind().loses_durable_data());
+        let fragile = damaging.map_or(any, |fault| fault.target);
+        let fragile = (cluster.replicas >= 3).then_some(fragile);
+        let draw = FaultGenerator::of_kinds(random, cluster, profile, 1, fragile, Generation::Third);
+        draw.few_faults(work, THIRD_FAULTS_MAX)
+    }
+
+    fn few_faults(mut self, work: Duration, count_max: u64) -> Vec<TimedFault> {
+        if self.weights.is_empty() {
             return Vec::new();
         }
         let end = (work + SECOND).as_micros() as u64;
-        let count = draw.random.between(1, LATE_FAULTS_MAX);
-        (0..count).map(|_| draw.fault(end)).collect()
+        let count = self.random.between(1, count_max);
+        (0..count).map(|_| self.fault(end)).collect()
     }
 
     fn fault(&mut self, end_micros: u64) -> TimedFault {
@@ -182,6 +210,15 @@ impl<'a> FaultGenerator<'a> {
             Kind::LostWrite => self.disk(|draw, _, _| LostWrite { write: draw.countdown(100) }),
             Kind::MisdirectedWrite => self.disk(|draw, _, _| MisdirectedWrite { write: draw.countdown(100) }),
 
+            Kind::MetadataRot => self.disk(|draw, _, _| MetadataRot {
+                files: draw.random.pick(&DRAWN_METADATA),
+                bits: draw.countdown(4) as u8,
+            }),
+            Kind::UnreadablePages => {
+                self.disk(|draw, _, _| UnreadablePages { pages: draw.countdown(4) as u8 })
+            }
+
+            Kind::ClockStep => self.node(|draw, span| draw.clock_step(span)),
             Kind::ClockJump => self.node(|draw, _| ClockJump { micros: draw.signed(20_000) }),
             Kind::ClockDrift => self.node(|draw, span| ClockDrift { ppm: draw.drift_ppm(), span }),
             Kind::ClockError => self.node(|draw, span| {
@@ -299,6 +336,16 @@ impl<'a> FaultGenerator<'a> {
 
     fn memory_bytes(&mut self) -> u64 {
         self.random.pick(&[4 << 20, 16 << 20, 32 << 20])
+    }
+
+    fn clock_step(&mut self, span: Duration) -> Fault {
+        let (told, ahead) = (self.random.percent(50), self.random.percent(50));
+        let seconds = match (told, ahead) {
+            (false, true) => self.random.pick(&STEPS_AHEAD_S),
+            (true, true) => self.random.pick(&STEPS_S),
+            (_, false) => -self.random.pick(&STEPS_S),
+        };
+        Fault::ClockStep { seconds, told, span }
     }
 
     /// Draws a drift that a time service corrects, or one beyond that.

@@ -13,6 +13,11 @@ pub(crate) const HDD_SYNC_MIN: Duration = Duration::from_millis(8);
 /// Plans with required security, per mille. A handshake costs half a millisecond of CPU.
 const SECURE_PER_MILLE: u64 = 20;
 
+/// Percentage of large plans of several masters that have five.
+const FIVE_MASTERS_PERCENT: u64 = 15;
+/// Percentage of large plans of three replicas that have five or seven.
+const MORE_REPLICAS_PERCENT: u64 = 10;
+
 pub(super) fn cluster(random: &mut RandomStream, size: PlanSize) -> ClusterSpec {
     let (masters, tservers) = match size {
         PlanSize::Bench => (3, 4),
@@ -44,6 +49,21 @@ pub(super) fn cluster(random: &mut RandomStream, size: PlanSize) -> ClusterSpec 
         maintenance: random.pick(&[20, 100, 250]) * MS,
         rpc_timeout: random.pick(&[500, 1_000, 3_000]) * MS,
         op_timeout: random.pick(&[5, 15, 30]) * SECOND,
+    }
+}
+
+/// Gives some large clusters of three masters two more.
+pub(super) fn add_masters(random: &mut RandomStream, cluster: &mut ClusterSpec, size: PlanSize) {
+    if size == PlanSize::Full && cluster.masters == 3 && random.percent(FIVE_MASTERS_PERCENT) {
+        cluster.masters = 5;
+    }
+}
+
+/// Gives tablets of some large clusters five or seven replicas, and the servers for them.
+pub(super) fn add_replicas(random: &mut RandomStream, cluster: &mut ClusterSpec, size: PlanSize) {
+    if size == PlanSize::Full && cluster.replicas == 3 && random.percent(MORE_REPLICAS_PERCENT) {
+        cluster.replicas = random.pick(&[5, 5, 7]);
+        cluster.tservers = cluster.replicas + random.below(2) as u8;
     }
 }
 

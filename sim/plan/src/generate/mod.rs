@@ -26,7 +26,7 @@ use crate::faults::Fault;
 use crate::plan::Plan;
 use crate::profile::{FaultProfile, PlanSize};
 use crate::random_stream::RandomStream;
-use crate::scenarios::{add_scenarios, master_changes, unsynced_logs};
+use crate::scenarios::{add_scenarios, long_trouble, master_changes, unsynced_logs};
 use crate::spec::{ClusterSpec, FinalRestart};
 use crate::tables;
 
@@ -75,6 +75,8 @@ impl Plan {
         let stream = |name| RandomStream::new(seed, name);
         let random = &mut stream("plan");
         let mut cluster = layout::cluster(random, size);
+        layout::add_masters(&mut stream("five masters"), &mut cluster, size);
+        layout::add_replicas(&mut stream("more replicas"), &mut cluster, size);
         let network = layout::network(random);
         let mut clients = ops::clients(random, &cluster, profile, size);
         ops::replace_with_rare_ops(&mut stream("more ops"), &mut cluster, &mut clients);
@@ -103,9 +105,15 @@ impl Plan {
         if size != PlanSize::Bench {
             ops::replace_with_auto_increment(&mut stream("numbered"), &mut plan.clients);
             let (random, count) = (&mut stream("late faults"), plan.clients.len() as u8);
-            plan.faults.extend(FaultGenerator::late_faults(random, &plan.cluster, profile, count, work));
+            plan.faults.extend(FaultGenerator::second_faults(random, &plan.cluster, profile, count, work));
+            let random = &mut stream("third faults");
+            let third = FaultGenerator::third_faults(random, &plan.cluster, profile, &plan.faults, work);
+            plan.faults.extend(third);
             plan.faults.sort_by_key(|fault| fault.at);
             add_scenarios(&mut plan, profile, work);
+        }
+        if size == PlanSize::Full {
+            long_trouble::add(&mut stream("long trouble"), &mut plan, profile);
         }
         plan.correct_timing();
         plan.keep_recoverable();
@@ -174,7 +182,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::fault_weights::is_late;
+    use crate::fault_weights::{Generation, generation};
 
     /// Hash over the text of the plans of 12 seeds, for every profile and both sizes of runs.
     const PLANS_HASH: u64 = 0xe95f_2d9c_430e_899b;
@@ -224,17 +232,41 @@ mod tests {
         assert!(missing.is_empty(), "no seed draws {missing:?}");
     }
 
+    fn has_second(plan: &Plan) -> bool {
+        plan.faults.iter().any(|fault| generation(fault.kind.kind()) == Generation::Second)
+    }
+
     #[test]
-    fn late_faults_change_no_other_draw_of_a_seed() {
+    fn faults_of_the_second_generation_change_no_other_draw_of_a_seed() {
         for seed in 0..100 {
             let plan = Plan::generate(seed, FaultProfile::Clock, PlanSize::Smoke);
-            assert!(!plan.faults.iter().any(|fault| is_late(fault.kind.kind())), "no late kind is of clocks");
+            assert!(!has_second(&plan), "no such kind is of clocks");
         }
         let plans = (0..100).map(|seed| Plan::generate(seed, FaultProfile::Network, PlanSize::Smoke));
-        let with_late: Vec<Plan> =
-            plans.filter(|plan| plan.faults.iter().any(|fault| is_late(fault.kind.kind()))).collect();
+        let with_late: Vec<Plan> = plans.filter(has_second).collect();
         assert!(with_late.len() > 30, "only {} plans cut calls", with_late.len());
         assert!(with_late.iter().all(|plan| plan.faults.is_sorted_by_key(|fault| fault.at)));
+    }
+
+    #[test]
+    fn some_large_clusters_have_five_masters_or_more_replicas() {
+        let clusters: Vec<ClusterSpec> =
+            (0..200).map(|seed| Plan::generate(seed, FaultProfile::Swarm, PlanSize::Full).cluster).collect();
+        let masters: BTreeSet<u8> = clusters.iter().map(|cluster| cluster.masters).collect();
+        let replicas: BTreeSet<u8> = clusters.iter().map(|cluster| cluster.replicas).collect();
+        assert_eq!(masters, BTreeSet::from([1, 3, 5]));
+        assert_eq!(replicas, BTreeSet::from([1, 3, 5, 7]));
+        assert!(clusters.iter().all(|cluster| cluster.tservers >= cluster.replicas));
+    }
+
+    #[test]
+    fn only_one_server_of_a_plan_may_lose_durable_data() {
+        for seed in 0..200 {
+            let plan = Plan::generate(seed, FaultProfile::Disk, PlanSize::Full);
+            let damaging = plan.faults.iter().filter(|fault| fault.kind.kind().loses_durable_data());
+            let hosts: BTreeSet<_> = damaging.map(|fault| fault.target).collect();
+            assert!(hosts.len() <= 1, "seed {seed}: {hosts:?}");
+        }
     }
 
     #[test]

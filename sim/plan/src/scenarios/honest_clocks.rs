@@ -43,7 +43,8 @@ pub(super) fn add(random: &mut RandomStream, plan: &mut Plan, profile: FaultProf
         return;
     }
     let of_clock = |fault: &Fault| {
-        matches!(fault, Fault::ClockJump { .. } | Fault::ClockDrift { .. } | Fault::ClockError { .. })
+        use Fault::{ClockDrift, ClockError, ClockJump, ClockStep};
+        matches!(fault, ClockJump { .. } | ClockDrift { .. } | ClockError { .. } | ClockStep { .. })
     };
     plan.faults.retain(|fault| !of_clock(&fault.kind));
     plan.clocks.iter_mut().for_each(|clock| clock.drift_ppm = 0);

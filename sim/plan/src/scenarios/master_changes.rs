@@ -30,7 +30,7 @@ fn percent(profile: FaultProfile) -> u64 {
 
 /// Adds changes of the masters' group to some plans.
 pub(super) fn add(random: &mut RandomStream, plan: &mut Plan, profile: FaultProfile, work: Duration) {
-    if !plan.cluster.log_sync || !random.percent(percent(profile)) {
+    if !plan.cluster.log_sync || plan.cluster.masters > MASTERS || !random.percent(percent(profile)) {
         return;
     }
     plan.cluster.masters = MASTERS;
@@ -53,15 +53,14 @@ pub(super) fn add(random: &mut RandomStream, plan: &mut Plan, profile: FaultProf
 
 /// Returns true if the fault restarts a master or may do so. A master ends if its disk fails.
 fn restarts_master(fault: &TimedFault) -> bool {
-    use Fault::{BitRot, DiskError, DiskFull, LostWrite, MisdirectedWrite, ReadErrors, SyncError};
+    use Fault::{DiskError, DiskFull, ReadErrors, SyncError};
     let is_master = |host: &Host| matches!(host, Host::Master(_));
     let others = matches!(&fault.kind, Fault::ZonePowerCut { others, .. } if others.iter().any(is_master));
     let kills = match &fault.kind {
         Fault::StrikeAfter { blow, .. } | Fault::StrikeLeader { blow, .. } => *blow == TriggeredFault::Kill,
         Fault::Kill { .. } | Fault::RollingRestart { .. } => true,
         DiskError { .. } | DiskFull { .. } | SyncError { .. } | ReadErrors { .. } => true,
-        BitRot { .. } | LostWrite { .. } | MisdirectedWrite { .. } => true,
-        kind => kind.cuts_power(),
+        kind => kind.cuts_power() || kind.kind().loses_durable_data(),
     };
     others || is_master(&fault.target) && kills
 }

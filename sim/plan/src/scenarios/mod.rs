@@ -19,6 +19,7 @@ mod honest_clocks;
 mod lagging_member;
 mod left_behind;
 mod lone_candidate;
+pub(crate) mod long_trouble;
 mod lost_quorum;
 mod lost_replies;
 pub(crate) mod master_changes;

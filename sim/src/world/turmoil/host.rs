@@ -203,7 +203,8 @@ impl TaskHandle for HostTask {
 impl Tasks for HostTasks {
     fn spawn(&self, name: &'static str, future: BoxFuture<'static, ()>) -> Box<dyn TaskHandle> {
         self.host.record("spawn", name.as_bytes());
-        Box::new(HostTask(tokio::task::spawn_local(InContext { here: self.host.clone(), future })))
+        let task = Some(self.host.machine.begin_task(name));
+        Box::new(HostTask(tokio::task::spawn_local(InContext { here: self.host.clone(), task, future })))
     }
 
     fn run<'a>(&'a self, work: &'a mut (dyn FnMut() + Send)) -> BoxFuture<'a, ()> {

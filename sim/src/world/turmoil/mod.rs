@@ -296,7 +296,7 @@ impl World for TurmoilWorld {
                 here.signals.lock().push_back(told(ended, &here.machine.name, false));
                 std::future::pending::<()>().await
             });
-            let at = InContext { here: host.clone(), future };
+            let at = InContext { here: host.clone(), task: None, future };
             async move {
                 at.await;
                 Ok(())
@@ -314,7 +314,7 @@ impl World for TurmoilWorld {
             // A client's machine continues when its program has ended.
             std::future::pending::<()>().await
         });
-        let at = InContext { here: host, future };
+        let at = InContext { here: host, task: None, future };
         self.sim.client(name, async move {
             at.await;
             Ok(())

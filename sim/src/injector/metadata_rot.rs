@@ -1,0 +1,64 @@
+//! Bit rot of files of tablets that hold no rows: logs, superblocks, consensus metadata.
+
+use engine::disk::mem::MemDisk;
+use engine::disk::{Disk, read_file};
+
+use super::FaultInjector;
+use crate::cluster::{DATA_DIR, WAL_DIR};
+use crate::machine::Machine;
+use sim_plan::faults::MetadataKind;
+
+/// Directories of tablets' logs, superblocks and consensus metadata.
+const LOGS: &str = "wals";
+const SUPERBLOCKS: &str = "tablet-meta";
+const CONSENSUS: &str = "consensus-meta";
+/// End of the name of a log segment.
+const SEGMENT: &str = ".wal";
+
+impl FaultInjector {
+    /// Flips bits of random files of a kind; returns the number of bits flipped.
+    pub(super) fn rot_metadata(&mut self, machine: &Machine, kind: MetadataKind, bits: u8) -> u64 {
+        let disk = machine.disk(if kind == MetadataKind::Log { WAL_DIR } else { DATA_DIR });
+        // Faults of the device are for operations of the server: the files are listed elsewhere.
+        let image = disk.image();
+        let files = match kind {
+            MetadataKind::Log => full_segments(&image),
+            MetadataKind::Superblock => files_in(&image, SUPERBLOCKS, is_whole),
+            MetadataKind::Consensus => files_in(&image, CONSENSUS, is_whole),
+        };
+        let mut flipped = 0;
+        for _ in 0..bits {
+            if files.is_empty() {
+                break;
+            }
+            let file = &files[self.draw.below(files.len() as u64) as usize];
+            let len = read_file(&image, file).map_or(0, |bytes| bytes.len() as u64);
+            flipped += u64::from(disk.flip_bit(file, self.draw.below(len)).is_ok());
+        }
+        flipped
+    }
+}
+
+/// Returns the log segments of all tablets but each one's last.
+fn full_segments(disk: &MemDisk) -> Vec<String> {
+    let tablets = disk.list(LOGS).unwrap_or_default();
+    let segments = |tablet: String| {
+        let mut segments = files_in(disk, &format!("{LOGS}/{tablet}"), |name| name.ends_with(SEGMENT));
+        segments.pop();
+        segments
+    };
+    tablets.into_iter().flat_map(segments).collect()
+}
+
+/// Returns the paths of the files in a directory whose names are wanted, in order.
+fn files_in(disk: &MemDisk, dir: &str, is_wanted: fn(&str) -> bool) -> Vec<String> {
+    let mut names = disk.list(dir).unwrap_or_default();
+    names.retain(|name| is_wanted(name));
+    names.sort();
+    names.into_iter().map(|name| format!("{dir}/{name}")).collect()
+}
+
+/// Returns true for a file that is not on its way to replace another.
+fn is_whole(name: &str) -> bool {
+    !name.contains('.')
+}
