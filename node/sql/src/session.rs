@@ -9,16 +9,14 @@ use engine::schema::{ColumnSchema, DataType, TypeAttributes, format_cell};
 use nyala_client::Client;
 use nyala_client::cell_text::parse_cell;
 
-use super::catalog::{ClusterCatalog, ClusterSchema, SCHEMA};
+use super::catalog::{CATALOG, ClusterCatalog, ClusterSchema, SCHEMA};
 use super::error::{SqlError, SqlResult};
+use super::pg_catalog::PgCatalog;
 use super::script::AsOf;
 use super::snapshot::ReadOptions;
 
 /// Bits of a hybrid timestamp that count operations within a microsecond.
 const LOGICAL_BITS: u32 = 12;
-
-/// Name of the only catalog.
-const CATALOG: &str = "nyala";
 
 /// Session of one statement.
 pub(crate) struct Session {
@@ -27,12 +25,13 @@ pub(crate) struct Session {
 
 impl Session {
     /// Creates a session that reads the tables as `read` says. `partitions` is the number of partitions that plans
-    /// aim at, and `table_names` fills the information schema.
+    /// aim at, `table_names` fills the information schema, and `pg_catalog` is there for statements that name it.
     pub(crate) fn new(
         client: &Client,
         read: ReadOptions,
         partitions: Option<usize>,
         table_names: Vec<String>,
+        pg_catalog: Option<PgCatalog>,
     ) -> Session {
         let mut config = SessionConfig::new()
             .with_information_schema(true)
@@ -48,7 +47,10 @@ impl Session {
         options.sql_parser.map_string_types_to_utf8view = false;
         let context = SessionContext::new_with_config(config);
         let schema = Arc::new(ClusterSchema::new(client, read, table_names));
-        context.register_catalog(CATALOG, Arc::new(ClusterCatalog(schema)));
+        context.register_catalog(
+            CATALOG,
+            Arc::new(ClusterCatalog { schema, pg_catalog: pg_catalog.map(Arc::new) }),
+        );
         Session { context }
     }
 
