@@ -339,7 +339,7 @@ mod tests {
                    AND pg_catalog.pg_table_is_visible(c.oid)";
         assert_eq!(
             shown(sql),
-            "SELECT c.relowner FROM pg_catalog.pg_class c WHERE c.relname ~ '^(t)$' AND TRUE"
+            "SELECT c.relowner FROM pg_catalog.pg_class c WHERE c.relname ~ '^(t)$' AND true"
         );
         let sql =
             "SELECT (SELECT pg_catalog.pg_get_expr(d.adbin, d.adrelid, true) FROM pg_catalog.pg_attrdef d
