@@ -9,6 +9,7 @@ use nyala_client::{Client, ErrorKind};
 use nyala_common::nearest::did_you_mean;
 
 use super::error::{SqlError, external, state};
+use super::pg_catalog::{PG_CATALOG, PgCatalog};
 use super::snapshot::{ReadOptions, Snapshot};
 use super::table::SqlTable;
 
@@ -62,11 +63,16 @@ impl SchemaProvider for ClusterSchema {
     }
 }
 
-/// Catalog with one schema.
+/// Catalog with one schema, and Postgres's for statements that name it.
 #[derive(Debug)]
-pub(crate) struct ClusterCatalog(pub(crate) Arc<ClusterSchema>);
+pub(crate) struct ClusterCatalog {
+    pub(crate) schema: Arc<ClusterSchema>,
+    pub(crate) pg_catalog: Option<Arc<PgCatalog>>,
+}
 
-/// Name of the only schema.
+/// Name of the only catalog.
+pub(crate) const CATALOG: &str = "nyala";
+/// Name of the only schema of tables.
 pub(crate) const SCHEMA: &str = "public";
 
 impl CatalogProvider for ClusterCatalog {
@@ -75,6 +81,10 @@ impl CatalogProvider for ClusterCatalog {
     }
 
     fn schema(&self, name: &str) -> Option<Arc<dyn SchemaProvider>> {
-        (name == SCHEMA).then(|| self.0.clone() as Arc<dyn SchemaProvider>)
+        match (name, &self.pg_catalog) {
+            (SCHEMA, _) => Some(self.schema.clone()),
+            (PG_CATALOG, Some(pg_catalog)) => Some(pg_catalog.clone()),
+            _ => None,
+        }
     }
 }

@@ -52,7 +52,7 @@ pub(crate) fn type_name(column: &ColumnSchema) -> String {
     }
 }
 
-fn default(column: &ColumnSchema) -> Option<String> {
+pub(crate) fn default(column: &ColumnSchema) -> Option<String> {
     let cell = column.write_default.as_ref()?;
     let text = format_cell(column.ty, column.attributes, cell);
     // Text is formatted with double quotes, which SQL has for names.

@@ -262,7 +262,7 @@ fn renamed(batch: &RecordBatch, names: &[String]) -> SqlResult<RecordBatch> {
 }
 
 /// Says what to do about rows that were refused.
-fn explained(error: ClientError) -> SqlError {
+pub(crate) fn explained(error: ClientError) -> SqlError {
     let ClientError::RowsRefused(refused) = &error else { return error.into() };
     let is_present =
         |row: &nyala_client::error::RefusedRow| row.error.kind == nyala_client::ErrorKind::AlreadyPresent;

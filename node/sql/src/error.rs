@@ -17,6 +17,7 @@ pub(crate) mod state {
     pub(crate) const NO_TABLE: &str = "42P01";
     pub(crate) const NO_COLUMN: &str = "42703";
     pub(crate) const NO_PRIVILEGE: &str = "42501";
+    pub(crate) const BAD_PASSWORD: &str = "28P01";
     pub(crate) const TABLE_EXISTS: &str = "42P07";
     pub(crate) const KEY_EXISTS: &str = "23505";
     pub(crate) const BAD_VALUE: &str = "22000";

@@ -18,6 +18,7 @@ use nyala_client::arrow::arrow_type;
 use super::copy::{Copy, CopyAction};
 use super::error::{SqlError, SqlResult, state};
 use super::partition::table_name;
+use super::pg_catalog::PgCatalog;
 use super::script::{Body, Clauses, Parsed};
 use super::session::{Session, timestamp};
 use super::snapshot::{PlanOptions, ReadOptions, Snapshot};
@@ -190,7 +191,11 @@ impl Executor {
             true => self.client.list_tables(None).await?.into_iter().map(|table| table.name).collect(),
             false => Vec::new(),
         };
-        Ok(Session::new(&self.client, read, self.plan, names))
+        let pg_catalog = match clauses.pg_relations.is_empty() {
+            true => None,
+            false => Some(PgCatalog::load(&self.client, &clauses.pg_relations).await?),
+        };
+        Ok(Session::new(&self.client, read, self.plan, names, pg_catalog))
     }
 
     /// Plans a query, or EXPLAIN.

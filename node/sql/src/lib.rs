@@ -15,7 +15,7 @@
 //! one snapshot timestamp. Writes are planned as the query that yields their rows. DataFusion's own plans of UPDATE and
 //! DELETE are not used, because they lose conditions (apache/datafusion#24654).
 //!
-//! `serve` speaks the Postgres protocol. `embedded` runs a cluster in a directory, by the program `nyala`: this crate
+//! `serve` speaks the Postgres protocol and Arrow Flight SQL. `embedded` runs a cluster in a directory, by the program `nyala`: this crate
 //! contains no server.
 
 mod aggregate;
@@ -34,6 +34,7 @@ pub mod interactive;
 mod late;
 mod output;
 mod partition;
+mod pg_catalog;
 mod scan;
 mod script;
 pub mod serve;

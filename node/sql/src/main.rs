@@ -13,7 +13,9 @@ use nyala_client::{Client, ClientConfig, closing};
 use nyala_common::env::Env;
 use nyala_common::env::os::{OsEnv, OsOptions};
 use nyala_sql::embedded::EmbeddedCluster;
-use nyala_sql::serve::{Passwords, ServeConfig, SqlServer};
+use nyala_sql::serve::{
+    ClusterAccess, Encryption, Passwords, ServeConfig, SqlServer, requires_authentication,
+};
 use nyala_sql::{Format, Shell, interactive, to_stdout};
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -69,18 +71,38 @@ struct Options {
 
 #[derive(Subcommand)]
 enum Mode {
-    /// Serves the Postgres protocol to psql, drivers and tools until Ctrl-C or SIGTERM
+    /// Serves the Postgres protocol and Arrow Flight SQL to psql, drivers and tools until Ctrl-C or SIGTERM
     Serve(ServeOptions),
 }
 
 #[derive(Args)]
 struct ServeOptions {
-    /// Address to listen at; port 0 selects a free port. Other addresses than loopback need --password-file
+    /// Address of the Postgres protocol; port 0 selects a free port. Other addresses than loopback need passwords or
+    /// --jwt-clients, and TLS
     #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:5432")]
     listen: SocketAddr,
+    /// Address of Arrow Flight SQL, for ADBC and JDBC; by default there is none. The same rules as for --listen
+    #[arg(long, value_name = "IP:PORT")]
+    flight_listen: Option<SocketAddr>,
     /// File of lines USER:PASSWORD, or USER:VERIFIER as Postgres stores it; only you may read it
     #[arg(long, value_name = "FILE")]
     password_file: Option<String>,
+    /// Clients give a JSON Web Token as the password, and have the rights of its subject in the cluster; needs
+    /// --ca-cert
+    #[arg(long, conflicts_with = "password_file")]
+    jwt_clients: bool,
+    /// All clients have your rights in the cluster, although it authenticates users
+    #[arg(long, conflicts_with = "jwt_clients")]
+    one_user: bool,
+    /// PEM file of the certificate chain for TLS, which all clients must use then
+    #[arg(long, value_name = "FILE", requires = "tls_key_file")]
+    tls_cert_file: Option<String>,
+    /// PEM file (PKCS#8) of the key of --tls-cert-file; only you may read it
+    #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
+    tls_key_file: Option<String>,
+    /// Clients may leave TLS out, also from other hosts: their secrets and data cross the network unprotected
+    #[arg(long)]
+    allow_plaintext: bool,
     /// Largest number of clients at a time
     #[arg(long, value_name = "N", default_value_t = 100)]
     connections_max: usize,
@@ -182,22 +204,19 @@ async fn interact(options: &Options, env: &Env, masters: &str) -> Result<(), Str
     interactive::interact(shell, history).await.map_err(|error| error.to_string())
 }
 
-/// Serves the Postgres protocol until a signal.
+/// Serves until a signal.
 async fn serve(options: &Options, serve: &ServeOptions, env: &Env, masters: &str) -> Result<(), String> {
     let mut terminate =
         signal(SignalKind::terminate()).map_err(|error| format!("listen for signals: {error}"))?;
-    let passwords = serve.password_file.as_ref().map(|path| passwords(env, path)).transpose()?;
-    let config = ServeConfig {
-        listen: serve.listen,
-        connections_max: serve.connections_max,
-        message_bytes_max: serve.message_bytes_max,
-        passwords: passwords.map(Arc::new),
-        fault_tolerant: options.fault_tolerant,
-    };
-    let client = connect(options, env, masters).await?;
-    let server = SqlServer::start(client, config).await.map_err(|error| error.to_string())?;
+    let config = serve_config(options, serve, env)?;
+    let cluster = cluster_access(options, serve, env, masters).await?;
+    let server = SqlServer::start(cluster, config).await.map_err(|error| error.to_string())?;
     let (ip, port) = (server.address().ip(), server.address().port());
     println!("serving the Postgres protocol at {ip}:{port}, for example\n  psql -h {ip} -p {port}");
+    if let Some(address) = server.flight_address() {
+        let scheme = if serve.tls_cert_file.is_some() { "grpc+tls" } else { "grpc" };
+        println!("serving Arrow Flight SQL at {scheme}://{address}");
+    }
     tokio::select! {
         _ = tokio::signal::ctrl_c() => {}
         _ = terminate.recv() => {}
@@ -206,14 +225,66 @@ async fn serve(options: &Options, serve: &ServeOptions, env: &Env, masters: &str
     Ok(())
 }
 
+fn serve_config(options: &Options, serve: &ServeOptions, env: &Env) -> Result<ServeConfig, String> {
+    let passwords = serve.password_file.as_ref().map(|path| passwords(env, path)).transpose()?;
+    let encryption = match (&serve.tls_cert_file, &serve.tls_key_file) {
+        (Some(certificate), Some(key)) => {
+            check_private("--tls-key-file", key)?;
+            let failed = |error| format!("--tls-cert-file: {error}");
+            Some(Encryption::from_files(env, certificate, key).map_err(failed)?)
+        }
+        _ => None,
+    };
+    Ok(ServeConfig {
+        listen: serve.listen,
+        flight_listen: serve.flight_listen,
+        connections_max: serve.connections_max,
+        message_bytes_max: serve.message_bytes_max,
+        passwords: passwords.map(Arc::new),
+        encryption,
+        allow_plaintext: serve.allow_plaintext,
+        fault_tolerant: options.fault_tolerant,
+    })
+}
+
+/// Decides whose rights clients have. In a cluster that authenticates users nobody gets the rights of this program's
+/// user unless the operator says so.
+async fn cluster_access(
+    options: &Options,
+    serve: &ServeOptions,
+    env: &Env,
+    masters: &str,
+) -> Result<ClusterAccess, String> {
+    let config = client_config(options, env, masters)?;
+    if serve.jwt_clients {
+        return Ok(ClusterAccess::EachUser { env: env.clone(), config });
+    }
+    let client = connect(options, env, masters).await?;
+    if !serve.one_user && requires_authentication(env, &config).await {
+        return Err(format!(
+            "the cluster at {masters} authenticates users, and all clients would act as {}; give --jwt-clients for \
+             clients with JSON Web Tokens of their own, or --one-user if that is wanted",
+            config.user
+        ));
+    }
+    Ok(ClusterAccess::OneUser(client))
+}
+
+/// Refuses a file that other users can read.
+fn check_private(option: &str, path: &str) -> Result<(), String> {
+    let failed = |error: String| format!("{option} {path}: {error}");
+    let metadata = std::fs::metadata(path).map_err(|error| failed(error.to_string()))?;
+    let mode = metadata.permissions().mode() & 0o777;
+    match mode & 0o077 {
+        0 => Ok(()),
+        _ => Err(failed(format!("other users can read it (mode {mode:o}); run chmod 600 {path}"))),
+    }
+}
+
 /// Reads a file of passwords, which other users must not be able to read.
 fn passwords(env: &Env, path: &str) -> Result<Passwords, String> {
     let failed = |error: String| format!("--password-file {path}: {error}");
-    let metadata = std::fs::metadata(path).map_err(|error| failed(error.to_string()))?;
-    let mode = metadata.permissions().mode() & 0o777;
-    if mode & 0o077 != 0 {
-        return Err(failed(format!("other users can read it (mode {mode:o}); run chmod 600 {path}")));
-    }
+    check_private("--password-file", path)?;
     let text = std::fs::read_to_string(path).map_err(|error| failed(error.to_string()))?;
     Passwords::parse(env, &text).map_err(failed)
 }
@@ -245,12 +316,15 @@ fn script(options: &Options) -> Result<Option<String>, String> {
     read.map(|_| Some(script)).map_err(|error| format!("read standard input: {error}"))
 }
 
-async fn connect(options: &Options, env: &Env, masters: &str) -> Result<Client, String> {
+fn client_config(options: &Options, env: &Env, masters: &str) -> Result<ClientConfig, String> {
     let user = env.disks.process_user().map_err(|error| format!("look up your user name: {error}"))?;
     let addresses = masters.split(',').map(str::trim);
-    let config = ClientConfig { user, security: security(options)?, ..ClientConfig::new(addresses) };
+    Ok(ClientConfig { user, security: security(options)?, ..ClientConfig::new(addresses) })
+}
+
+async fn connect(options: &Options, env: &Env, masters: &str) -> Result<Client, String> {
     let hint = |error| format!("{error}\nIs there a cluster at {masters}? 'nyala up' starts one.");
-    Client::connect(env.clone(), config).await.map_err(hint)
+    Client::connect(env.clone(), client_config(options, env, masters)?).await.map_err(hint)
 }
 
 fn security(options: &Options) -> Result<SecurityConfig, String> {

@@ -5,6 +5,7 @@
 //!                                             └─ the rest: DataFusion's parser
 //! ```
 
+use std::collections::BTreeSet;
 use std::ops::ControlFlow;
 
 use datafusion::logical_expr::sqlparser::ast::{TableFactor, Visit, Visitor};
@@ -14,6 +15,7 @@ use datafusion::sql::parser::{DFParserBuilder, Statement};
 
 use super::error::{SqlError, SqlResult, state};
 use super::partition::{self, PartitionBy, RangeChange};
+use super::pg_catalog;
 use super::tokens::{DIALECT, expect_end, has_words, parser_of, tokens, top_level};
 
 /// A statement with its additional clauses.
@@ -40,6 +42,8 @@ pub(crate) struct Clauses {
     pub(crate) attributes: Vec<ColumnAttribute>,
     /// Comment on a new table.
     pub(crate) comment: Option<String>,
+    /// Relations of `pg_catalog` that the statement names.
+    pub(crate) pg_relations: BTreeSet<String>,
     /// True if the statement names the information schema.
     pub(crate) needs_table_names: bool,
 }
@@ -75,6 +79,7 @@ fn split(script: &str) -> SqlResult<Vec<Vec<TokenWithSpan>>> {
 
 fn parse_statement(mut tokens: Vec<TokenWithSpan>) -> SqlResult<Parsed> {
     upsert_as_replace(&mut tokens);
+    number_parameters(&mut tokens);
     let mut clauses = Clauses { as_of: take_as_of(&mut tokens)?, ..Clauses::default() };
     if let Some(change) = partition::range_change(&tokens)? {
         return Ok(Parsed { body: Body::RangeChange(change), clauses });
@@ -87,12 +92,30 @@ fn parse_statement(mut tokens: Vec<TokenWithSpan>) -> SqlResult<Parsed> {
         return parse_copy(tokens, clauses);
     }
     clauses.needs_table_names = (0..tokens.len()).any(|at| has_words(&tokens, at, &["information_schema"]));
+    clauses.pg_relations = pg_catalog::named_relations(&tokens);
     let mut parser = DFParserBuilder::new("").with_dialect(&DIALECT).build()?;
     parser.parser = parser_of(tokens);
     let statement = parser.parse_statement()?;
     expect_end(&parser.parser)?;
     refuse_samples(&statement)?;
+    let statement = match clauses.pg_relations.is_empty() {
+        true => statement,
+        false => pg_catalog::rewrite(statement)?,
+    };
     Ok(Parsed { body: Body::Sql(statement), clauses })
+}
+
+/// Numbers the parameters `?` of a statement, as JDBC writes them.
+fn number_parameters(tokens: &mut [TokenWithSpan]) {
+    let mut number = 0;
+    for token in tokens {
+        if let Token::Placeholder(name) = &mut token.token
+            && name == "?"
+        {
+            number += 1;
+            *name = format!("${number}");
+        }
+    }
 }
 
 /// Parses COPY as Postgres has it; DataFusion's has another grammar.

@@ -11,16 +11,14 @@ use nyala_client::Client;
 use nyala_client::cell_text::parse_cell;
 
 use super::aggregate_rule;
-use super::catalog::{ClusterCatalog, ClusterSchema, SCHEMA};
+use super::catalog::{CATALOG, ClusterCatalog, ClusterSchema, SCHEMA};
 use super::error::{SqlError, SqlResult};
+use super::pg_catalog::PgCatalog;
 use super::script::AsOf;
 use super::snapshot::{PlanOptions, ReadOptions};
 
 /// Bits of a hybrid timestamp that count operations within a microsecond.
 const LOGICAL_BITS: u32 = 12;
-
-/// Name of the only catalog.
-const CATALOG: &str = "nyala";
 
 /// Session of one statement.
 pub(crate) struct Session {
@@ -29,12 +27,13 @@ pub(crate) struct Session {
 
 impl Session {
     /// Creates a session that reads the tables as `read` says, by plans as `plan` says. `table_names` fills the
-    /// information schema.
+    /// information schema, and `pg_catalog` is there for statements that name it.
     pub(crate) fn new(
         client: &Client,
         read: ReadOptions,
         plan: PlanOptions,
         table_names: Vec<String>,
+        pg_catalog: Option<PgCatalog>,
     ) -> Session {
         let mut config = SessionConfig::new()
             .with_information_schema(true)
@@ -54,7 +53,10 @@ impl Session {
         }
         let context = SessionContext::new_with_state(builder.build());
         let schema = Arc::new(ClusterSchema::new(client, read, table_names));
-        context.register_catalog(CATALOG, Arc::new(ClusterCatalog(schema)));
+        context.register_catalog(
+            CATALOG,
+            Arc::new(ClusterCatalog { schema, pg_catalog: pg_catalog.map(Arc::new) }),
+        );
         Session { context }
     }
 

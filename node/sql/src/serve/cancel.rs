@@ -57,6 +57,11 @@ impl Cancels {
         Registration { cancels: self.clone(), process }
     }
 
+    /// Returns the token that is cancelled when the server stops.
+    pub(super) fn stopped(&self) -> CancellationToken {
+        self.stopped.clone()
+    }
+
     /// Ends all connections.
     pub(super) fn close_all(&self) {
         self.stopped.cancel();

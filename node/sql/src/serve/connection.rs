@@ -1,11 +1,9 @@
 //! One connection: its messages, one after the other, and the handling of errors.
 
-use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use futures_util::{SinkExt, StreamExt};
-use nyala_common::env::Stream;
 use pgwire::api::store::PortalStore;
 use pgwire::api::{
     ClientInfo, ClientPortalStore, DefaultClient, NoopHandler, PgWireConnectionState as ConnectionState,
@@ -17,11 +15,13 @@ use pgwire::tokio::server::{PgWireMessageServerCodec, process_error, process_mes
 use tokio::io::DuplexStream;
 use tokio_util::codec::Framed;
 
+use super::AcceptedConnection;
 use super::cancel::Cancellation;
+use super::encryption;
 use super::pipe::{self, MessageLimit};
 use super::query::{Prepared, QueryHandler};
 use super::shared::Shared;
-use super::startup::Startup;
+use super::startup::{Refusal, Startup};
 
 /// Longest time for the startup and the password.
 const STARTUP_TIME: Duration = Duration::from_secs(60);
@@ -36,14 +36,25 @@ struct Handlers {
 }
 
 /// Serves a client until it leaves. A client that is refused learns so after its startup message; it may cancel.
-pub(super) async fn serve(shared: &Arc<Shared>, stream: Stream, peer: SocketAddr, is_refused: bool) {
+pub(super) async fn serve(shared: &Arc<Shared>, accepted: AcceptedConnection) {
+    let AcceptedConnection { stream, peer, is_refused, guard: _guard } = accepted;
+    let config = &shared.config;
+    let opening = encryption::negotiate(stream, config.encryption.as_ref(), config.allow_plaintext);
+    let Some(Ok(opened)) = shared.env.timeout(STARTUP_TIME, opening).await else { return };
     let cancellation = shared.cancels.connection();
-    let limit = MessageLimit::new(shared.config.message_bytes_max);
-    let pipe = pipe::open(&shared.env, stream, limit, cancellation.clone());
-    let mut socket = Framed::new(pipe, PgWireMessageServerCodec::new(DefaultClient::new(peer, false)));
+    let limit = MessageLimit::new(config.message_bytes_max);
+    let client = DefaultClient::new(peer, opened.is_encrypted);
+    let refusal = match (is_refused, opened.is_acceptable) {
+        (true, _) => Some(Refusal::TooMany),
+        (false, false) => Some(Refusal::Plaintext),
+        (false, true) => None,
+    };
+    let pipe = pipe::open(&shared.env, opened, limit, cancellation.clone());
+    let mut socket = Framed::new(pipe, PgWireMessageServerCodec::new(client));
+    let executor = Arc::new(shared.access.common_executor().map_or_else(OnceLock::new, OnceLock::from));
     let handlers = Handlers {
-        startup: Arc::new(Startup::new(shared, cancellation.clone(), is_refused)),
-        query: Arc::new(QueryHandler::new(shared.executor.clone())),
+        startup: Arc::new(Startup::new(shared, cancellation.clone(), executor.clone(), refusal)),
+        query: Arc::new(QueryHandler::new(executor)),
     };
     let started = shared.env.timeout(STARTUP_TIME, start(shared, &mut socket, &handlers)).await;
     if let Some(Ok(true)) = started {
@@ -81,7 +92,7 @@ async fn start(shared: &Arc<Shared>, socket: &mut Socket, handlers: &Handlers) -
     }
 }
 
-/// Refuses encryption, which is a proxy's matter here.
+/// Refuses encryption within the connection, which came before if at all.
 async fn negotiate(socket: &mut Socket, request: SslNegotiationMetaMessage) -> std::io::Result<()> {
     match request {
         SslNegotiationMetaMessage::PostgresSsl(_) => {

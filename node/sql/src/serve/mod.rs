@@ -1,43 +1,51 @@
-//! The Postgres protocol: a server for psql, drivers and tools, in front of a cluster.
+//! Servers of the Postgres protocol and of Arrow Flight SQL, for psql, drivers and tools, in front of a cluster.
 //!
 //! ```text
-//! socket ── connection (pipe: limits, end of the client) ── pgwire: messages ──┬─ startup (scram)
-//!                                                                              └─ query ── commands: SET, BEGIN
-//!                                                                                   ├── parameters ── executor
-//!                                                                                   └── encode: rows
+//! socket ── encryption ── connection (pipe: limits, end of the client) ── pgwire: messages
+//!    │        ├── startup (scram, token) ── access: whose rights
+//!    │        └── query ── commands: SET, BEGIN
+//!    │              ├── parameters ── executor
+//!    │              └── encode: rows
+//!    └── flight: gRPC ── sessions (access) ── service ── executor
 //! ```
 //!
 //! - A statement reads one snapshot. There are no transactions: a block may only read.
-//! - Invariant: without passwords the server listens at loopback addresses only.
+//! - Invariant: other hosts than this one prove who they are, over TLS. Only `allow_plaintext` lifts the second.
 //! - A cancel request, or the end of a connection, drops the running statement, which closes its scanners.
-//!
-//! All clients act as the user of this program towards the cluster. Not here: TLS; a proxy or a tunnel adds it.
 
+mod access;
 mod cancel;
 mod commands;
 mod connection;
 mod encode;
+mod encryption;
+mod flight;
 mod numeric;
 mod parameters;
 mod pipe;
+mod probe;
 mod query;
 mod scram;
 mod shared;
 mod startup;
+mod token;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use nyala_client::Client;
-use nyala_common::env::{Env, Listener, TaskHandle};
+use nyala_common::env::{Env, Listener, Stream, TaskHandle};
 
 use super::error::{SqlError, state};
-use super::executor::Executor;
+pub use access::ClusterAccess;
+use access::{Access, Proof};
 use cancel::Cancels;
+pub use encryption::Encryption;
+use flight::FlightServer;
+pub use probe::requires_authentication;
 pub use scram::Passwords;
 pub use shared::ServeConfig;
-use shared::Shared;
+use shared::{ConnectionGuard, Shared};
 
 /// Connections above the limit that are told so at once; more are closed without a word.
 const REFUSALS_MAX: usize = 32;
@@ -47,38 +55,46 @@ pub struct SqlServer {
     env: Env,
     address: SocketAddr,
     accepting: Box<dyn TaskHandle>,
+    flight: Option<FlightServer>,
     shared: Arc<Shared>,
 }
 
 impl SqlServer {
-    /// Starts a server. Fails if it would be open to other hosts without passwords.
-    pub async fn start(client: Client, config: ServeConfig) -> Result<SqlServer, SqlError> {
-        if !config.listen.ip().is_loopback() && config.passwords.is_none() {
-            let listen = config.listen;
-            return Err(SqlError::new(format!(
-                "--listen {listen}: other hosts could connect without a password; give --password-file, or listen at \
-                 127.0.0.1"
-            )));
+    /// Starts a server. Fails if it would be open to other hosts without proof of who they are, or without encryption.
+    pub async fn start(cluster: ClusterAccess, config: ServeConfig) -> Result<SqlServer, SqlError> {
+        let access = Access::new(cluster, config.passwords.clone(), config.fault_tolerant)?;
+        check("--listen", config.listen, &access, &config)?;
+        if let Some(flight_listen) = config.flight_listen {
+            check("--flight-listen", flight_listen, &access, &config)?;
         }
-        let env = client.env().clone();
-        let mut executor = Executor::new(client);
-        executor.fault_tolerant = config.fault_tolerant;
-        executor.files = false;
-        let listener = env.net.listen(config.listen).await.map_err(|error| {
-            let message = format!("--listen {}: {error}", config.listen);
-            SqlError::with_state(state::UNAVAILABLE, message)
-        })?;
+        let env = access.env().clone();
+        let listener = listen(&env, "--listen", config.listen).await?;
+        let flight_listener = match config.flight_listen {
+            Some(address) => Some(listen(&env, "--flight-listen", address).await?),
+            None => None,
+        };
         let address = listener.local_addr();
         let cancels = Arc::new(Cancels::default());
         let (processes, connections) = (Arc::default(), AtomicUsize::new(0));
-        let shared = Arc::new(Shared { env: env.clone(), executor, config, cancels, processes, connections });
-        let accepting = env.spawn("accept SQL clients", accept(shared.clone(), listener));
-        Ok(SqlServer { env, address, accepting, shared })
+        let shared = Arc::new(Shared { env: env.clone(), access, config, cancels, processes, connections });
+        let serving = shared.clone();
+        let serve = move |accepted: AcceptedConnection| {
+            let shared = serving.clone();
+            serving.env.spawn("SQL client", async move { connection::serve(&shared, accepted).await });
+        };
+        let flight = flight_listener.map(|listener| FlightServer::start(&shared, listener)).transpose()?;
+        let accepting = env.spawn("accept SQL clients", accept(shared.clone(), listener, serve));
+        Ok(SqlServer { env, address, accepting, flight, shared })
     }
 
-    /// Returns the address that the server listens at.
+    /// Returns the address of the Postgres protocol.
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Returns the address of Flight SQL, if it is served.
+    pub fn flight_address(&self) -> Option<SocketAddr> {
+        self.flight.as_ref().map(FlightServer::address)
     }
 
     /// Returns the number of connections.
@@ -88,12 +104,51 @@ impl SqlServer {
 
     /// Ends all connections and their statements.
     pub async fn stop(self) {
-        self.env.end(&[self.accepting]).await;
+        let mut tasks = vec![self.accepting];
+        if let Some(flight) = self.flight {
+            tasks.extend(flight.into_tasks());
+        }
+        self.env.end(&tasks).await;
         self.shared.cancels.close_all();
     }
 }
 
-async fn accept(shared: Arc<Shared>, mut listener: Box<dyn Listener>) {
+async fn listen(env: &Env, option: &str, address: SocketAddr) -> Result<Box<dyn Listener>, SqlError> {
+    let failed = |error| SqlError::with_state(state::UNAVAILABLE, format!("{option} {address}: {error}"));
+    env.net.listen(address).await.map_err(failed)
+}
+
+/// Refuses an address that other hosts reach if they need prove nothing, or would send secrets without encryption.
+fn check(option: &str, address: SocketAddr, access: &Access, config: &ServeConfig) -> Result<(), SqlError> {
+    if address.ip().is_loopback() {
+        return Ok(());
+    }
+    let refused =
+        |what: &str| Err(SqlError::new(format!("{option} {address}: {what}, or listen at 127.0.0.1")));
+    match (access.proof(), &config.encryption) {
+        (Proof::None, _) => refused("other hosts could connect without a password; give --password-file"),
+        (_, None) if !config.allow_plaintext => refused(
+            "other hosts would connect without encryption; give --tls-cert-file and --tls-key-file, or \
+             --allow-plaintext if the network encrypts",
+        ),
+        _ => Ok(()),
+    }
+}
+
+/// A connection that was accepted.
+struct AcceptedConnection {
+    stream: Stream,
+    peer: SocketAddr,
+    /// True if there are too many connections already.
+    is_refused: bool,
+    guard: ConnectionGuard,
+}
+
+async fn accept(
+    shared: Arc<Shared>,
+    mut listener: Box<dyn Listener>,
+    serve: impl Fn(AcceptedConnection) + Send,
+) {
     /// Wait after a failed accept: the process has no file descriptors left, for example.
     const PAUSE: std::time::Duration = std::time::Duration::from_millis(50);
     loop {
@@ -101,25 +156,10 @@ async fn accept(shared: Arc<Shared>, mut listener: Box<dyn Listener>) {
             shared.env.sleep(PAUSE).await;
             continue;
         };
-        let before = shared.connections.fetch_add(1, Ordering::AcqRel);
-        let guard = ConnectionGuard(shared.clone());
+        let (before, guard) = ConnectionGuard::new(&shared);
         let max = shared.config.connections_max;
-        if before >= max + REFUSALS_MAX {
-            continue;
+        if before < max + REFUSALS_MAX {
+            serve(AcceptedConnection { stream, peer, is_refused: before >= max, guard });
         }
-        let is_refused = before >= max;
-        shared.env.spawn("SQL client", async move {
-            let guard = guard;
-            connection::serve(&guard.0, stream, peer, is_refused).await;
-        });
-    }
-}
-
-/// Counts a connection until it is dropped.
-struct ConnectionGuard(Arc<Shared>);
-
-impl Drop for ConnectionGuard {
-    fn drop(&mut self) {
-        self.0.connections.fetch_sub(1, Ordering::AcqRel);
     }
 }

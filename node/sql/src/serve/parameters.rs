@@ -132,12 +132,13 @@ pub(super) async fn types(
         return Ok((1..=count).filter_map(known).collect());
     }
     let inferred = infer(executor, parsed).await?;
-    let ty = |number: usize| known(number).or_else(|| inferred.get(&number).cloned()).unwrap_or(Type::TEXT);
+    let ty =
+        |number: usize| known(number).or_else(|| inferred.get(&number).map(pg_type)).unwrap_or(Type::TEXT);
     Ok((1..=count).map(ty).collect())
 }
 
 /// Returns the types that the places of parameters ask for.
-async fn infer(executor: &Executor, parsed: &Parsed) -> SqlResult<BTreeMap<usize, Type>> {
+pub(super) async fn infer(executor: &Executor, parsed: &Parsed) -> SqlResult<BTreeMap<usize, ArrowType>> {
     let mut types = BTreeMap::new();
     let mut parsed = parsed.clone();
     visit(&mut parsed, &mut Limits(&mut types));
@@ -155,22 +156,22 @@ async fn infer(executor: &Executor, parsed: &Parsed) -> SqlResult<BTreeMap<usize
     }
     for (name, ty) in executor.placeholders(&parsed).await? {
         if let (Some(number), Some(ty)) = (number_of(&name), ty) {
-            types.entry(number).or_insert_with(|| pg_type(&ty));
+            types.entry(number).or_insert(ty);
         }
     }
     Ok(types)
 }
 
 /// Returns NULL for each parameter whose type is known, so that planning does not depend on it.
-fn nulls(types: &BTreeMap<usize, Type>) -> BTreeMap<usize, Expr> {
+fn nulls(types: &BTreeMap<usize, ArrowType>) -> BTreeMap<usize, Expr> {
     types.keys().map(|number| (*number, Expr::Value(Value::Null.with_empty_span()))).collect()
 }
 
 /// Collects the parameters that are written to columns.
-fn positions(body: &SetExpr, columns: &[ArrowType], types: &mut BTreeMap<usize, Type>) {
+fn positions(body: &SetExpr, columns: &[ArrowType], types: &mut BTreeMap<usize, ArrowType>) {
     let mut add = |expr: &Expr, column: Option<&ArrowType>| {
         if let (Some(number), Some(column)) = (parameter(expr), column) {
-            types.entry(number).or_insert_with(|| pg_type(column));
+            types.entry(number).or_insert_with(|| column.clone());
         }
     };
     match body {
@@ -191,7 +192,7 @@ fn positions(body: &SetExpr, columns: &[ArrowType], types: &mut BTreeMap<usize, 
 }
 
 /// Visitor that collects the parameters of LIMIT and OFFSET.
-struct Limits<'a>(&'a mut BTreeMap<usize, Type>);
+struct Limits<'a>(&'a mut BTreeMap<usize, ArrowType>);
 
 impl VisitorMut for Limits<'_> {
     type Break = ();
@@ -205,7 +206,7 @@ impl VisitorMut for Limits<'_> {
             None => [None, None],
         };
         for number in found.into_iter().flatten().filter_map(parameter) {
-            self.0.insert(number, Type::INT8);
+            self.0.insert(number, ArrowType::Int64);
         }
         ControlFlow::Continue(())
     }
@@ -235,7 +236,7 @@ fn string(text: &str) -> Expr {
 }
 
 /// Returns a constant from Postgres's text of a value; `None` if it is not of the type.
-fn text_constant(ty: &Type, text: &str) -> Option<Expr> {
+pub(super) fn text_constant(ty: &Type, text: &str) -> Option<Expr> {
     let trimmed = text.trim();
     match *ty {
         Type::BOOL => {

@@ -9,30 +9,31 @@ use nyala_common::env::{Env, Stream};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
 
 use super::cancel::Cancellation;
+use super::encryption::{GSSAPI_REQUEST, OpenedConnection, TLS_REQUEST};
 
 /// Bytes in each direction of the pipe.
 const PIPE_BYTES: usize = 64 << 10;
-/// Codes of requests before the startup message: encryption by TLS and by GSSAPI.
-const ENCRYPTION_REQUESTS: [u32; 2] = [80_877_103, 80_877_104];
+/// Requests before the startup message.
+const ENCRYPTION_REQUESTS: [u32; 2] = [TLS_REQUEST, GSSAPI_REQUEST];
 
 /// Returns the end of the pipe for the protocol's code.
 ///
 /// The tasks of the pipe end with the socket and with the returned end. The task that reads closes `cancellation`.
 pub(super) fn open(
     env: &Env,
-    stream: Stream,
+    connection: OpenedConnection,
     limit: MessageLimit,
     cancellation: Arc<Cancellation>,
 ) -> DuplexStream {
     let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
-    let (socket_read, socket_write) = tokio::io::split(stream);
+    let (socket_read, socket_write) = tokio::io::split(connection.stream);
     let (pipe_read, mut pipe_write) = tokio::io::split(theirs);
     let reading = cancellation.clone();
     env.spawn("SQL client input", async move {
         tokio::select! {
             biased;
             () = reading.closed().cancelled() => {}
-            () = receive(socket_read, &mut pipe_write, limit) => {}
+            () = receive(connection.first, socket_read, &mut pipe_write, limit) => {}
         }
         reading.close();
         // The other half keeps the pipe open: without this the protocol's code would wait for messages forever.
@@ -45,8 +46,16 @@ pub(super) fn open(
     ours
 }
 
-/// Copies from the socket until the client ends or sends a message that is too long.
-async fn receive(mut socket: ReadHalf<Stream>, pipe: &mut WriteHalf<DuplexStream>, mut limit: MessageLimit) {
+/// Copies the first bytes, then from the socket until the client ends or sends a message that is too long.
+async fn receive(
+    first: Vec<u8>,
+    mut socket: ReadHalf<Stream>,
+    pipe: &mut WriteHalf<DuplexStream>,
+    mut limit: MessageLimit,
+) {
+    if limit.accept(&first).is_err() || pipe.write_all(&first).await.is_err() {
+        return;
+    }
     let mut buffer = vec![0; PIPE_BYTES / 4];
     loop {
         let read = match socket.read(&mut buffer).await {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
 use futures_util::{Sink, SinkExt, StreamExt, stream};
@@ -42,12 +42,18 @@ struct PreparedStatement {
 
 /// Handler of the queries of a connection, and parser of its statements.
 pub(super) struct QueryHandler {
-    executor: Executor,
+    executor: Arc<OnceLock<Executor>>,
 }
 
 impl QueryHandler {
-    pub(super) fn new(executor: Executor) -> QueryHandler {
+    /// Creates the handler of a client whose rights are known when it sends statements.
+    pub(super) fn new(executor: Arc<OnceLock<Executor>>) -> QueryHandler {
         QueryHandler { executor }
+    }
+
+    fn executor(&self) -> SqlResult<&Executor> {
+        let unknown = || SqlError::with_state(state::INTERNAL, "the client is not authenticated");
+        self.executor.get().ok_or_else(unknown)
     }
 
     /// Runs one statement.
@@ -60,7 +66,7 @@ impl QueryHandler {
         if let Some(response) = commands::run(&parsed, status, client.portal_store(), format)? {
             return Ok(response);
         }
-        match self.executor.execute(parsed).await? {
+        match self.executor()?.execute(parsed).await? {
             Answer::Rows(batches) => {
                 let fields = Arc::new(encode::fields(&batches.schema(), format)?);
                 let columns = fields.clone();
@@ -106,7 +112,7 @@ impl QueryHandler {
         if let Some(columns) = commands::columns(parsed, format) {
             return Ok(columns);
         }
-        match self.executor.result_schema(parsed).await? {
+        match self.executor()?.result_schema(parsed).await? {
             Some(schema) => encode::fields(&schema, format),
             None => Ok(Vec::new()),
         }
@@ -210,7 +216,8 @@ impl QueryParser for QueryHandler {
             return Err(wire_error(SqlError::with_state(state::SYNTAX, what)));
         }
         let count = parameters::count(&parsed).map_err(wire_error)?;
-        let types = parameters::types(&self.executor, &parsed, count, types).await.map_err(wire_error)?;
+        let executor = self.executor().map_err(wire_error)?;
+        let types = parameters::types(executor, &parsed, count, types).await.map_err(wire_error)?;
         Ok(Some(Prepared(Arc::new(PreparedStatement { parsed, types }))))
     }
 

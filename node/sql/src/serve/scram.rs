@@ -75,6 +75,14 @@ impl Passwords {
         Ok(Passwords { users, mock_key: random(env, KEY_BYTES) })
     }
 
+    /// Returns true if the password is the user's. Takes milliseconds of computation, also for unknown users.
+    pub(super) fn verify(&self, user: &str, password: &str) -> bool {
+        let (verifier, is_known) = self.verifier(user);
+        let given = Verifier::derive(password, verifier.salt, verifier.iterations);
+        let is_right: bool = given.stored_key.ct_eq(&verifier.stored_key).into();
+        is_right && is_known
+    }
+
     /// Returns the verifier of a user, or one that no password satisfies.
     fn verifier(&self, user: &str) -> (Verifier, bool) {
         if let Some(known) = self.users.get(user) {
@@ -264,6 +272,8 @@ mod tests {
         assert!(ann.1 && !mallory.1);
         assert_eq!(mallory.0.salt, passwords.verifier("mallory").0.salt);
         assert_ne!(mallory.0.salt, passwords.verifier("eve").0.salt);
+        assert!(passwords.verify("ann", "secret"));
+        assert!(!passwords.verify("ann", "Secret") && !passwords.verify("mallory", "secret"));
     }
 
     #[test]

@@ -2,26 +2,33 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nyala_common::env::Env;
 use pgwire::api::RandomPidSecretKeyGenerator;
 
-use super::super::executor::Executor;
+use super::access::Access;
 use super::cancel::Cancels;
+use super::encryption::Encryption;
 use super::scram::Passwords;
 
 /// Options of a server.
 #[derive(Debug, Clone)]
 pub struct ServeConfig {
-    /// Address to listen at; port 0 selects a free port.
+    /// Address of the Postgres protocol; port 0 selects a free port.
     pub listen: SocketAddr,
+    /// Address of Flight SQL; `None` for none.
+    pub flight_listen: Option<SocketAddr>,
     /// Largest number of clients at a time.
     pub connections_max: usize,
     /// Largest size of a message of a client.
     pub message_bytes_max: usize,
     /// Users with their passwords; without it clients of this machine need none.
     pub passwords: Option<Arc<Passwords>>,
+    /// Encryption of both protocols, which all clients must use.
+    pub encryption: Option<Encryption>,
+    /// True if clients may leave encryption out, and other hosts may connect where there is none.
+    pub allow_plaintext: bool,
     /// True if scans continue at another replica when a server is lost.
     pub fault_tolerant: bool,
 }
@@ -32,7 +39,10 @@ impl Default for ServeConfig {
             listen: ([127, 0, 0, 1], 5432).into(),
             connections_max: 100,
             message_bytes_max: 16 << 20,
+            flight_listen: None,
             passwords: None,
+            encryption: None,
+            allow_plaintext: false,
             fault_tolerant: false,
         }
     }
@@ -41,11 +51,28 @@ impl Default for ServeConfig {
 /// State that all connections share.
 pub(super) struct Shared {
     pub(super) env: Env,
-    pub(super) executor: Executor,
+    pub(super) access: Access,
     pub(super) config: ServeConfig,
     pub(super) cancels: Arc<Cancels>,
     /// Source of the numbers and keys that cancel requests name.
     pub(super) processes: Arc<RandomPidSecretKeyGenerator>,
-    /// Number of connections.
+    /// Number of connections of both protocols.
     pub(super) connections: AtomicUsize,
+}
+
+/// Counts a connection until it is dropped.
+pub(super) struct ConnectionGuard(Arc<Shared>);
+
+impl ConnectionGuard {
+    /// Counts a connection. Returns the number of connections before it, too.
+    pub(super) fn new(shared: &Arc<Shared>) -> (usize, ConnectionGuard) {
+        let before = shared.connections.fetch_add(1, Ordering::AcqRel);
+        (before, ConnectionGuard(shared.clone()))
+    }
+}
+
+impl Drop for ConnectionGuard {
+    fn drop(&mut self) {
+        self.0.connections.fetch_sub(1, Ordering::AcqRel);
+    }
 }

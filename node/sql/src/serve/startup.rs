@@ -1,7 +1,7 @@
 //! Startup of a connection: limits, authentication, parameters of the server.
 
 use std::fmt::Debug;
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, OnceLock};
 
 use async_trait::async_trait;
 use futures_util::Sink;
@@ -15,9 +15,12 @@ use pgwire::error::{ErrorInfo, PgWireError, PgWireResult};
 use pgwire::messages::startup::PasswordMessageFamily;
 use pgwire::messages::{PgWireBackendMessage, PgWireFrontendMessage};
 
+use super::super::executor::Executor;
+use super::access::Proof;
 use super::cancel::{Cancellation, Registration};
 use super::scram::ScramExchange;
 use super::shared::Shared;
+use super::token::TokenExchange;
 
 /// Version of Postgres whose protocol and texts are spoken.
 const SERVER_VERSION: &str = concat!("16.0 (nyala ", env!("CARGO_PKG_VERSION"), ")");
@@ -28,12 +31,27 @@ pub(super) struct Startup {
     driver: AuthDriver<DefaultServerParameterProvider>,
     cancellation: Arc<Cancellation>,
     registration: Mutex<Option<Registration>>,
-    /// True if there are too many connections already.
-    is_refused: bool,
+    /// Set when the client's rights are known.
+    executor: Arc<OnceLock<Executor>>,
+    refusal: Option<Refusal>,
+}
+
+/// Reason to refuse a connection, which its client learns after its startup message.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Refusal {
+    /// There are too many connections already.
+    TooMany,
+    /// The connection is not encrypted.
+    Plaintext,
 }
 
 impl Startup {
-    pub(super) fn new(shared: &Arc<Shared>, cancellation: Arc<Cancellation>, is_refused: bool) -> Startup {
+    pub(super) fn new(
+        shared: &Arc<Shared>,
+        cancellation: Arc<Cancellation>,
+        executor: Arc<OnceLock<Executor>>,
+        refusal: Option<Refusal>,
+    ) -> Startup {
         let mut parameters = DefaultServerParameterProvider::default();
         parameters.server_version = SERVER_VERSION.to_string();
         parameters.is_superuser = false;
@@ -43,14 +61,30 @@ impl Startup {
             driver: AuthDriver::new(parameters).with_pid_secret_key_generator(shared.processes.clone()),
             cancellation,
             registration: Mutex::default(),
-            is_refused,
+            executor,
+            refusal,
         }
     }
 
     fn mechanism(&self) -> Box<dyn AuthMechanism> {
-        match &self.shared.config.passwords {
-            None => Box::new(Trust),
-            Some(passwords) => Box::new(ScramExchange::new(&self.shared.env, passwords.clone())),
+        match self.shared.access.proof() {
+            Proof::None => Box::new(Trust),
+            Proof::Password(passwords) => Box::new(ScramExchange::new(&self.shared.env, passwords)),
+            Proof::Token => Box::new(TokenExchange::new(&self.shared, self.executor.clone())),
+        }
+    }
+
+    fn check(&self) -> PgWireResult<()> {
+        match self.refusal {
+            None => Ok(()),
+            Some(Refusal::TooMany) => {
+                let max = self.shared.config.connections_max;
+                Err(fatal("53300", format!("too many connections (limit {max}); try again later")))
+            }
+            Some(Refusal::Plaintext) => {
+                let what = "this server takes encrypted connections only; connect with sslmode=require";
+                Err(fatal("28000", what.to_string()))
+            }
         }
     }
 
@@ -79,13 +113,7 @@ impl StartupHandler for Startup {
     {
         match message {
             PgWireFrontendMessage::Startup(startup) => {
-                if self.is_refused {
-                    let max = self.shared.config.connections_max;
-                    return Err(fatal(
-                        "53300",
-                        format!("too many connections (limit {max}); try again later"),
-                    ));
-                }
+                self.check()?;
                 protocol_negotiation(client, &startup).await?;
                 save_startup_parameters_to_metadata(client, &startup);
                 let outcome = self.driver.begin_authentication(client, self.mechanism()).await?;

@@ -41,6 +41,13 @@ impl TlsPort {
         Ok(TlsPort { config: configs.server(&own, None)? })
     }
 
+    /// Sets the application protocols (ALPN). A client that names others only is refused.
+    pub fn with_application_protocols(&self, names: &[&str]) -> TlsPort {
+        let mut config = (*self.config).clone();
+        config.alpn_protocols = names.iter().map(|name| name.as_bytes().to_vec()).collect();
+        TlsPort { config: Arc::new(config) }
+    }
+
     /// Wraps an accepted connection. The handshake runs with the first read. `None`: the settings allow no session.
     pub fn wrap(&self, socket: Stream) -> Option<Stream> {
         let session = TlsSession::server(self.config.clone(), None)?;

@@ -1,52 +1,13 @@
 //! The Postgres protocol in front of an embedded cluster, with tokio-postgres as the client.
 
-use std::net::SocketAddr;
 use std::sync::Arc;
 
 use futures_util::{StreamExt, pin_mut};
-use node::server::cluster::{Cluster, ClusterConfig, PortAssignment};
-use node::server::flags::Flags;
-use nyala_client::Client;
-use nyala_common::env::os::{OsEnv, OsOptions};
-use nyala_sql::serve::{Passwords, ServeConfig, SqlServer};
+use nyala_sql::serve::{ClusterAccess, Passwords, ServeConfig, SqlServer};
 use tokio_postgres::types::Type;
 use tokio_postgres::{Config, NoTls, SimpleQueryMessage};
 
-/// Doublings of the table that scans are cancelled on: enough rows for many batches of a scanner.
-const BIG_DOUBLINGS: u32 = 18;
-
-struct Bed {
-    cluster: Cluster,
-    client: Client,
-    _dir: tempfile::TempDir,
-}
-
-impl Bed {
-    async fn start() -> Bed {
-        let env = OsEnv::new(&OsOptions::default()).expect("this machine");
-        let dir = tempfile::tempdir().expect("a temporary directory");
-        let flags = Flags::new();
-        flags.set("log_sync", "false").expect("a flag");
-        // The test asks the tablet server for its open scanners.
-        flags.set("superuser_acl", "*").expect("a flag");
-        let config = ClusterConfig {
-            dir: dir.path().to_str().expect("UTF-8").to_string(),
-            masters: 1,
-            tablet_servers: 1,
-            ip: [127, 0, 0, 1].into(),
-            ports: PortAssignment::Free,
-            flags,
-        };
-        let cluster = Cluster::start(&env, &config).await.expect("free ports and a fresh directory");
-        let client = Client::builder(cluster.master_addresses()).connect().await.expect("a leader");
-        Bed { cluster, client, _dir: dir }
-    }
-
-    async fn serve(&self, config: ServeConfig) -> SqlServer {
-        let listen: SocketAddr = ([127, 0, 0, 1], 0).into();
-        SqlServer::start(self.client.clone(), ServeConfig { listen, ..config }).await.expect("a free port")
-    }
-}
+use super::bed::{Bed, block_on, open_scanners, until};
 
 fn config(server: &SqlServer) -> Config {
     let mut config = Config::new();
@@ -69,13 +30,8 @@ fn code(error: &tokio_postgres::Error) -> &str {
 
 #[test]
 fn clients_of_the_postgres_protocol_are_served() {
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .thread_stack_size(16 << 20)
-        .build()
-        .expect("a runtime");
-    runtime.block_on(async {
-        let mut bed = Bed::start().await;
+    block_on(async {
+        let bed = Bed::start().await;
         let server = bed.serve(ServeConfig::default()).await;
         let client = connect(&config(&server)).await.expect("a trusted client");
         every_type_is_mapped(&client).await;
@@ -86,7 +42,7 @@ fn clients_of_the_postgres_protocol_are_served() {
         server.stop().await;
         scans_are_cancelled_on_the_servers(&bed).await;
         limits_and_passwords_hold(&bed).await;
-        bed.cluster.shutdown().await;
+        bed.stop().await;
     });
 }
 
@@ -241,40 +197,10 @@ async fn portals_return_rows_in_parts(mut client: tokio_postgres::Client) {
     transaction.commit().await.expect("the end of a block");
 }
 
-/// Looks at a condition that must come to hold, before the test gives up.
-const LOOKS_MAX: usize = 20_000;
-
-/// Waits until a condition on the number of open scanners holds, or another; each look is a call.
-async fn until(bed: &Bed, what: &str, holds: impl Fn(u64) -> bool) {
-    for _ in 0..LOOKS_MAX {
-        if holds(open_scanners(bed).await) {
-            return;
-        }
-    }
-    panic!("not so: {what}");
-}
-
-/// Returns the number of open scanners, as the tablet server counts them.
-async fn open_scanners(bed: &Bed) -> u64 {
-    let address = bed.cluster.tablet_servers()[0].rpc_addr().to_string();
-    bed.client.quiesce(&address, None).await.expect("a status").scanners
-}
-
 async fn scans_are_cancelled_on_the_servers(bed: &Bed) {
     let server = bed.serve(ServeConfig::default()).await;
     let client = connect(&config(&server)).await.expect("a client");
-    client
-        .batch_execute(
-            "CREATE TABLE big (k BIGINT PRIMARY KEY, pad VARCHAR) PARTITION BY HASH (k) PARTITIONS 2",
-        )
-        .await
-        .expect("a table");
-    client.batch_execute("INSERT INTO big VALUES (0, repeat('x', 100))").await.expect("a row");
-    for doubling in 0..BIG_DOUBLINGS {
-        let double = format!("INSERT INTO big SELECT k + {}, pad FROM big", 1_u64 << doubling);
-        client.batch_execute(&double).await.expect("rows");
-    }
-    until(bed, "the fill's scanners are closed", |open| open == 0).await;
+    bed.fill_big().await;
 
     // A reader that stops after the first row leaves the scanners open: the rest waits for it.
     let rows = client.query_raw("SELECT k, pad FROM big", Vec::<i64>::new()).await.expect("rows");
@@ -314,7 +240,8 @@ async fn scans_are_cancelled_on_the_servers(bed: &Bed) {
 async fn limits_and_passwords_hold(bed: &Bed) {
     let env = bed.client.env();
     let open = ServeConfig { listen: ([0, 0, 0, 0], 0).into(), ..ServeConfig::default() };
-    let refused = SqlServer::start(bed.client.clone(), open).await.err().expect("no passwords");
+    let refused =
+        SqlServer::start(ClusterAccess::OneUser(bed.client.clone()), open).await.err().expect("no passwords");
     assert!(refused.to_string().starts_with("--listen 0.0.0.0:0: other hosts could connect"), "{refused}");
 
     let passwords = Passwords::parse(env, "ann:secret\n").expect("a good file");

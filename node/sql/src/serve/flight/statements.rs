@@ -1,0 +1,114 @@
+//! Statements: their results as streams of Flight.
+
+use std::pin::Pin;
+use std::sync::Arc;
+
+use arrow_flight::encode::FlightDataEncoderBuilder;
+use arrow_flight::error::FlightError;
+use arrow_flight::sql::ProstMessageExt;
+use arrow_flight::{FlightData, FlightDescriptor, FlightEndpoint, FlightInfo, Ticket};
+use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::datatypes::{Schema as ArrowSchema, SchemaRef};
+use futures_util::{Stream, StreamExt, TryStreamExt, stream};
+use prost::Message;
+use tonic::{Response, Status};
+
+use super::super::super::error::{SqlError, SqlResult, state};
+use super::super::super::executor::{Answer, Executor};
+use super::super::super::script::{self, Parsed};
+use super::super::parameters;
+use super::status::status;
+
+/// Result of a statement on its way to the client, which asks for each part.
+pub(super) type Results = Pin<Box<dyn Stream<Item = Result<FlightData, Status>> + Send>>;
+
+/// Parses one statement.
+pub(super) fn parse(sql: &str) -> SqlResult<Parsed> {
+    let mut statements = script::parse(sql)?;
+    match (statements.pop(), statements.is_empty()) {
+        (Some(parsed), true) => Ok(parsed),
+        _ => Err(SqlError::with_state(state::SYNTAX, "expected one statement at a time")),
+    }
+}
+
+/// Parses one statement without parameters.
+pub(super) fn parse_complete(sql: &str) -> SqlResult<Parsed> {
+    let parsed = parse(sql)?;
+    match parameters::count(&parsed)? {
+        0 => Ok(parsed),
+        count => Err(SqlError::with_state(
+            "08P01",
+            format!("0 values for {count} parameters; prepare the statement"),
+        )),
+    }
+}
+
+/// Returns the columns of a statement's result; none for a statement without rows.
+pub(super) async fn result_schema(executor: &Executor, parsed: &Parsed) -> Result<SchemaRef, Status> {
+    let schema = executor.result_schema(parsed).await.map_err(status)?;
+    Ok(schema.unwrap_or_else(|| Arc::new(ArrowSchema::empty())))
+}
+
+/// Runs a statement and streams its rows.
+pub(super) async fn run(executor: &Executor, parsed: Parsed) -> Result<Response<Results>, Status> {
+    match executor.execute(parsed).await.map_err(status)? {
+        Answer::Rows(batches) => {
+            let schema = batches.schema();
+            let batches = batches.map_err(|error| FlightError::Tonic(Box::new(status(error))));
+            Ok(results(schema, batches))
+        }
+        Answer::Count(..) | Answer::Done(_) => Ok(results(Arc::new(ArrowSchema::empty()), stream::empty())),
+    }
+}
+
+/// Runs a statement whose rows are not wanted. Returns the number of rows that it wrote.
+pub(super) async fn update(executor: &Executor, parsed: Parsed) -> Result<i64, Status> {
+    match executor.execute(parsed).await.map_err(status)? {
+        Answer::Count(_, count) => Ok(i64::try_from(count).unwrap_or(i64::MAX)),
+        Answer::Done(_) => Ok(0),
+        Answer::Rows(_) => Err(status(SqlError::new("the statement returns rows; execute it as a query"))),
+    }
+}
+
+fn results(
+    schema: SchemaRef,
+    batches: impl Stream<Item = Result<RecordBatch, FlightError>> + Send + 'static,
+) -> Response<Results> {
+    let encoded = FlightDataEncoderBuilder::new().with_schema(schema).build(batches);
+    Response::new(encoded.map_err(Status::from).boxed())
+}
+
+/// Streams one batch.
+pub(super) fn batch_results(batch: RecordBatch) -> Response<Results> {
+    results(batch.schema(), stream::iter([Ok(batch)]))
+}
+
+/// Describes the result of a statement, which `ticket` fetches. A statement without rows runs now, because clients do
+/// not fetch what has no columns; its number of records is that of the rows written.
+pub(super) async fn describe(
+    executor: &Executor,
+    parsed: Parsed,
+    ticket: &impl ProstMessageExt,
+    descriptor: FlightDescriptor,
+) -> Result<Response<FlightInfo>, Status> {
+    if let Some(schema) = executor.result_schema(&parsed).await.map_err(status)? {
+        return info(&schema, ticket, descriptor);
+    }
+    let written = update(executor, parsed).await?;
+    let done = FlightInfo::new().try_with_schema(&ArrowSchema::empty()).map_err(status)?;
+    Ok(Response::new(done.with_descriptor(descriptor).with_total_records(written).with_total_bytes(0)))
+}
+
+/// Describes a result, which `ticket` fetches.
+pub(super) fn info(
+    schema: &ArrowSchema,
+    ticket: &impl ProstMessageExt,
+    descriptor: FlightDescriptor,
+) -> Result<Response<FlightInfo>, Status> {
+    let ticket = Ticket::new(ticket.as_any().encode_to_vec());
+    let info = FlightInfo::new().try_with_schema(schema).map_err(status)?;
+    let endpoint = FlightEndpoint::new().with_ticket(ticket);
+    // The number of rows is not known before they are read.
+    let info = info.with_endpoint(endpoint).with_descriptor(descriptor);
+    Ok(Response::new(info.with_total_records(-1).with_total_bytes(-1)))
+}
