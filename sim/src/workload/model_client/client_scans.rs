@@ -27,14 +27,14 @@ use crate::workload::nanos;
 
 /// Rows of a whole scan, or of one token.
 #[derive(Default)]
-struct ScanPart {
+pub(super) struct ScanPart {
     /// The tablet of a token.
-    tablet: Option<String>,
-    at: Option<HybridStamp>,
-    rows: Vec<ScanRow>,
-    count: u64,
+    pub tablet: Option<String>,
+    pub at: Option<HybridStamp>,
+    pub rows: Vec<ScanRow>,
+    pub count: u64,
     /// True if a batch has other types than the client's view, as columns have changed since.
-    is_foreign: bool,
+    pub is_foreign: bool,
 }
 
 impl ModelClient {
@@ -62,6 +62,7 @@ impl ModelClient {
         self.workload.history().answer(call, nanos(&self.env), outcome);
         self.plain.observe(client.observed_timestamp().unwrap_or_default());
         let Ok(parts) = parts else { return };
+        self.check_totals(&client, view, reading, &parts).await;
         if !self.sees_all_ranges(view) || self.is_altered_meanwhile(view, &parts) {
             return;
         }
@@ -76,13 +77,16 @@ impl ModelClient {
         self.check_strays(view, places, reading, &parts);
     }
 
+    /// Returns the name that a table has now.
+    pub(super) fn newest_name(&self, view: &View) -> String {
+        let state = self.workload.state();
+        let found = &state.model.incarnations[view.table];
+        found.versions[found.newest()].name.clone()
+    }
+
     /// Reads the whole table, or each of its tokens; nothing if another table has its name.
     async fn read_by_client(&self, client: &Client, view: &View, reading: &Reading) -> Result<Vec<ScanPart>> {
-        let name = {
-            let state = self.workload.state();
-            let found = &state.model.incarnations[view.table];
-            found.versions[found.newest()].name.clone()
-        };
+        let name = self.newest_name(view);
         let table = client.open_table(&name).await?;
         if table.id() != view.id {
             return Err(Error::not_found(format!("table {name} is another one now")));
@@ -170,7 +174,7 @@ fn is_held(view: &View, place: &TabletPlace, reading: &Reading, row: &ScanRow) -
     keys::partition_key(&view.spec, &cell).is_some_and(|key| keys::holds(&place.bounds, &key))
 }
 
-fn spec_of(table: &Table, reading: &Reading) -> Result<ScanSpec> {
+pub(super) fn spec_of(table: &Table, reading: &Reading) -> Result<ScanSpec> {
     let scan = &reading.scan;
     let predicate = |(column, of): &(ColumnSpec, Condition)| predicate_of(table, column, of);
     let read_mode = match scan.time {

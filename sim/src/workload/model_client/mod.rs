@@ -4,12 +4,14 @@
 //! prepare_model_tables   creates the plan's tables                         [`ddl`]
 //! ModelClient            writes, scans and alterations of one client       [`writes`], [`reads`], [`ddl`]
 //!                        some of its scans go through `nyala-client`       [`client_scans`]
+//!                        whose totals the servers compute, too             [`client_aggregates`]
 //! recover_model_tables   reads every replica once more, after the faults   [`reads`]
 //! ```
 //!
 //! One alteration of a table is in flight at a time. One whose outcome stays unknown is the table's last.
 
 mod arrow_values;
+mod client_aggregates;
 mod client_scans;
 mod ddl;
 mod reads;

@@ -1,0 +1,147 @@
+//! Aggregations of model tables by `nyala-client`, compared with the rows that it has just read at the same snapshot.
+//!
+//! The rows themselves are checked by the model. An aggregation of a table that was altered says nothing: between the
+//! two scans a column may have come to be another one, or a range may be gone.
+
+use std::cmp::Ordering;
+
+use nyala_client::{AggregationSpec, Client, ColumnAggregate, ErrorKind, ReadMode, Result, ScanSpec};
+use sim_plan::tables::{ColumnKind, ColumnSpec, TypeWord, Value};
+
+use super::arrow_values::values;
+use super::client_scans::{ScanPart, spec_of};
+use super::reads::Reading;
+use super::{ModelClient, View};
+
+/// Rows of a scan, and the values, the smallest and the largest of each column.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Totals {
+    rows: i128,
+    columns: Vec<(i128, Value, Value)>,
+}
+
+impl Totals {
+    fn new(columns: usize) -> Totals {
+        Totals { rows: 0, columns: vec![(0, Value::Null, Value::Null); columns] }
+    }
+
+    fn add(&mut self, rows: i128, columns: &[ColumnSpec], totals: Vec<(i128, Value, Value)>) {
+        self.rows += rows;
+        for ((mine, column), (count, least, most)) in self.columns.iter_mut().zip(columns).zip(totals) {
+            mine.0 += count;
+            prefer(column.kind, &mut mine.1, least, Ordering::Less);
+            prefer(column.kind, &mut mine.2, most, Ordering::Greater);
+        }
+    }
+}
+
+/// Replaces a value by another that is on the wanted side of it. NULL is no value.
+fn prefer(kind: ColumnKind, best: &mut Value, other: Value, wanted: Ordering) {
+    if !other.is_null() && (best.is_null() || kind.compare(&other, best) == Some(wanted)) {
+        *best = other;
+    }
+}
+
+/// Returns true if servers have a smallest and a largest value of the type.
+fn has_extremes(column: &ColumnSpec) -> bool {
+    use TypeWord::*;
+    !matches!(column.kind.word, Float | Double | Int128 | Uint8 | Uint16 | Uint32 | Uint64)
+}
+
+impl ModelClient {
+    fn is_unaltered(&self, view: &View) -> bool {
+        self.workload.state().model.incarnations[view.table].versions.len() == 1
+    }
+
+    /// Asks the servers for the totals of the rows of a scan, and reports others than those of the rows.
+    pub(super) async fn check_totals(
+        &self,
+        client: &Client,
+        view: &View,
+        reading: &Reading,
+        parts: &[ScanPart],
+    ) {
+        let [ScanPart { tablet: None, at: Some(at), is_foreign: false, rows, count }] = parts else { return };
+        if reading.scan.limit.is_some() || reading.scan.since.is_some() || !self.is_unaltered(view) {
+            return;
+        }
+        let positions: Vec<usize> =
+            (0..reading.scan.columns.len()).filter(|at| has_extremes(&reading.scan.columns[*at])).collect();
+        let columns: Vec<ColumnSpec> = positions.iter().map(|at| reading.scan.columns[*at].clone()).collect();
+        let found = self.totals(client, view, reading, &columns, *at).await;
+        if !self.is_unaltered(view) {
+            return;
+        }
+        let mut expected = Totals::new(columns.len());
+        for row in rows {
+            let values = positions.iter().map(|at| row.values[*at].clone());
+            let of_row = values.map(|value| (i128::from(!value.is_null()), value.clone(), value)).collect();
+            expected.add(0, &columns, of_row);
+        }
+        expected.rows = (*count).into();
+        let number = view.spec.spec.number;
+        match found {
+            Ok(Some(found)) if found == expected => {
+                let mut state = self.workload.state();
+                *state.model.steps.entry("aggregation by the client".to_string()).or_default() += 1;
+            }
+            Ok(Some(found)) => self.report(format!(
+                "table {number} at {at}: the servers aggregate {found:?}, the rows are {expected:?}"
+            )),
+            Ok(None) => {
+                self.report(format!("table {number}: an aggregation has other types than its columns"))
+            }
+            Err(error) if error.kind == ErrorKind::Unsupported => {
+                self.report(format!("table {number}: an aggregation is refused: {error}"));
+            }
+            // Servers may be down, and the history of the snapshot may be gone.
+            Err(_) => {}
+        }
+    }
+
+    /// Returns the totals that the servers compute; `None` if their types are wrong.
+    async fn totals(
+        &self,
+        client: &Client,
+        view: &View,
+        reading: &Reading,
+        columns: &[ColumnSpec],
+        at: u64,
+    ) -> Result<Option<Totals>> {
+        let table = client.open_table(&self.newest_name(view)).await?;
+        if table.id() != view.id {
+            return Err(nyala_client::Error::not_found("another table has its name"));
+        }
+        let of_column = |column: &ColumnSpec| {
+            let name = column.name.as_str();
+            [ColumnAggregate::count(name), ColumnAggregate::min(name), ColumnAggregate::max(name)]
+        };
+        let aggregates =
+            [ColumnAggregate::count_rows()].into_iter().chain(columns.iter().flat_map(of_column));
+        let aggregation = AggregationSpec { group_by: Vec::new(), aggregates: aggregates.collect() };
+        let spec = ScanSpec {
+            columns: None,
+            aggregation: Some(aggregation),
+            read_mode: ReadMode::AtSnapshot(Some(at)),
+            ..spec_of(&table, reading)?
+        };
+        let (mut scanner, mut totals) = (table.scan(spec)?, Totals::new(columns.len()));
+        while let Some(batch) = scanner.next_batch().await? {
+            let int = ColumnKind::plain(TypeWord::Int64);
+            let kinds = columns.iter().flat_map(|column| [int, column.kind, column.kind]);
+            let kinds = [int].into_iter().chain(kinds);
+            let arrays = batch.columns().iter().zip(kinds).map(|(array, kind)| values(array, kind));
+            let Some(arrays) = arrays.collect::<Option<Vec<Vec<Value>>>>() else { return Ok(None) };
+            for row in 0..batch.num_rows() {
+                let number = |at: usize| match &arrays[at][row] {
+                    Value::Int(number) => *number,
+                    _ => 0,
+                };
+                let value = |at: usize| arrays[at][row].clone();
+                let of_column = |at: usize| (number(3 * at + 1), value(3 * at + 2), value(3 * at + 3));
+                totals.add(number(0), columns, (0..columns.len()).map(of_column).collect());
+            }
+        }
+        Ok(Some(totals))
+    }
+}
