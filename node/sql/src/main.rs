@@ -257,7 +257,7 @@ async fn cluster_access(
 ) -> Result<ClusterAccess, String> {
     let config = client_config(options, env, masters)?;
     if serve.jwt_clients {
-        return Ok(ClusterAccess::EachUser { env: env.clone(), config });
+        return Ok(ClusterAccess::EachUser { env: env.clone(), config: Box::new(config) });
     }
     let client = connect(options, env, masters).await?;
     if !serve.one_user && requires_authentication(env, &config).await {

@@ -6,6 +6,13 @@ use datafusion::arrow::array::{ArrayRef, BooleanArray, Int64Array, RecordBatch, 
 
 use super::super::error::SqlResult;
 
+/// Catalog and schema of the cluster's tables, as they are named to clients.
+pub(super) const DATABASE: &str = "nyala";
+pub(super) const PUBLIC: &str = "public";
+
+/// Name of the schema.
+pub(crate) const PG_CATALOG: &str = "pg_catalog";
+
 /// Columns with as many values as the relation has rows.
 pub(super) struct Columns {
     rows: usize,

@@ -22,14 +22,8 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use nyala_client::{Client, ErrorKind, Table};
 
 use super::error::SqlResult;
+pub(crate) use columns::PG_CATALOG;
 pub(crate) use rewrite::{named_relations, rewrite};
-
-/// Catalog and schema of the cluster's tables, as they are named to clients.
-const DATABASE: &str = "nyala";
-const PUBLIC: &str = "public";
-
-/// Name of the schema.
-pub(crate) const PG_CATALOG: &str = "pg_catalog";
 
 /// Tables that are opened at a time.
 const OPEN_MAX: usize = 16;

@@ -6,8 +6,7 @@ use nyala_client::{Client, Table};
 
 use super::super::describe::default;
 use super::super::error::SqlResult;
-use super::columns::Columns;
-use super::{DATABASE, PG_CATALOG, PUBLIC};
+use super::columns::{Columns, DATABASE, PG_CATALOG, PUBLIC};
 
 /// Ids of schemas and of the access methods of tables and keys, as Postgres has them.
 const PG_CATALOG_ID: i64 = 11;

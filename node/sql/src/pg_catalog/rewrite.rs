@@ -16,7 +16,7 @@ use datafusion::sql::parser::Statement;
 
 use super::super::error::SqlResult;
 use super::super::tokens::{parser_of, tokens};
-use super::PG_CATALOG;
+use super::columns::PG_CATALOG;
 use super::relations::{EMPTY, FILLED, type_names};
 
 /// Functions and what they become. `$1` is the first argument.

@@ -27,7 +27,7 @@ pub enum ClusterAccess {
     OneUser(Client),
     /// Each client acts as the subject of the JSON Web Token that it gives as its password. The token of `config`, if
     /// any, is not used.
-    EachUser { env: Env, config: ClientConfig },
+    EachUser { env: Env, config: Box<ClientConfig> },
 }
 
 /// Proof that a client gives.

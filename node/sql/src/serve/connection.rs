@@ -15,12 +15,11 @@ use pgwire::tokio::server::{PgWireMessageServerCodec, process_error, process_mes
 use tokio::io::DuplexStream;
 use tokio_util::codec::Framed;
 
-use super::AcceptedConnection;
 use super::cancel::Cancellation;
 use super::encryption;
 use super::pipe::{self, MessageLimit};
 use super::query::{Prepared, QueryHandler};
-use super::shared::Shared;
+use super::shared::{AcceptedConnection, Shared};
 use super::startup::{Refusal, Startup};
 
 /// Longest time for the startup and the password.

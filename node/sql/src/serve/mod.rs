@@ -34,7 +34,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use nyala_common::env::{Env, Listener, Stream, TaskHandle};
+use nyala_common::env::{Env, Listener, TaskHandle};
 
 use super::error::{SqlError, state};
 pub use access::ClusterAccess;
@@ -45,10 +45,7 @@ use flight::FlightServer;
 pub use probe::requires_authentication;
 pub use scram::Passwords;
 pub use shared::ServeConfig;
-use shared::{ConnectionGuard, Shared};
-
-/// Connections above the limit that are told so at once; more are closed without a word.
-const REFUSALS_MAX: usize = 32;
+use shared::{AcceptedConnection, Shared, accept};
 
 /// A server that accepts connections until it is stopped.
 pub struct SqlServer {
@@ -132,34 +129,5 @@ fn check(option: &str, address: SocketAddr, access: &Access, config: &ServeConfi
              --allow-plaintext if the network encrypts",
         ),
         _ => Ok(()),
-    }
-}
-
-/// A connection that was accepted.
-struct AcceptedConnection {
-    stream: Stream,
-    peer: SocketAddr,
-    /// True if there are too many connections already.
-    is_refused: bool,
-    guard: ConnectionGuard,
-}
-
-async fn accept(
-    shared: Arc<Shared>,
-    mut listener: Box<dyn Listener>,
-    serve: impl Fn(AcceptedConnection) + Send,
-) {
-    /// Wait after a failed accept: the process has no file descriptors left, for example.
-    const PAUSE: std::time::Duration = std::time::Duration::from_millis(50);
-    loop {
-        let Ok((stream, peer)) = listener.accept().await else {
-            shared.env.sleep(PAUSE).await;
-            continue;
-        };
-        let (before, guard) = ConnectionGuard::new(&shared);
-        let max = shared.config.connections_max;
-        if before < max + REFUSALS_MAX {
-            serve(AcceptedConnection { stream, peer, is_refused: before >= max, guard });
-        }
     }
 }

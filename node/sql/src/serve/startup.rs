@@ -11,7 +11,7 @@ use pgwire::api::auth::{
     AuthDriver, AuthOutcome, DefaultServerParameterProvider, StartupHandler, protocol_negotiation,
     save_startup_parameters_to_metadata,
 };
-use pgwire::error::{ErrorInfo, PgWireError, PgWireResult};
+use pgwire::error::{PgWireError, PgWireResult};
 use pgwire::messages::startup::PasswordMessageFamily;
 use pgwire::messages::{PgWireBackendMessage, PgWireFrontendMessage};
 
@@ -19,7 +19,7 @@ use super::super::executor::Executor;
 use super::access::Proof;
 use super::cancel::{Cancellation, Registration};
 use super::scram::ScramExchange;
-use super::shared::Shared;
+use super::shared::{Shared, fatal};
 use super::token::TokenExchange;
 
 /// Version of Postgres whose protocol and texts are spoken.
@@ -126,11 +126,6 @@ impl StartupHandler for Startup {
             _ => Err(fatal("08P01", "expected a startup message".to_string())),
         }
     }
-}
-
-/// Creates an error that ends the connection.
-pub(super) fn fatal(state: &str, message: String) -> PgWireError {
-    PgWireError::UserError(Box::new(ErrorInfo::new("FATAL".to_string(), state.to_string(), message)))
 }
 
 /// Mechanism without a password, for clients of this machine.

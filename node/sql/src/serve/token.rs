@@ -9,8 +9,7 @@ use pgwire::error::PgWireResult;
 use pgwire::messages::startup::{Authentication, PasswordMessageFamily};
 
 use super::super::executor::Executor;
-use super::shared::Shared;
-use super::startup::fatal;
+use super::shared::{Shared, fatal};
 
 /// Exchange of one connection.
 pub(super) struct TokenExchange {

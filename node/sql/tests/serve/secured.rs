@@ -222,7 +222,7 @@ fn clients_have_the_rights_of_their_own_tokens() {
             ..ClientConfig::new(cluster.master_addresses())
         };
         assert!(requires_authentication(&env, &config).await);
-        let access = ClusterAccess::EachUser { env: env.clone(), config };
+        let access = ClusterAccess::EachUser { env: env.clone(), config: Box::new(config) };
         let serve = ServeConfig {
             listen: ([127, 0, 0, 1], 0).into(),
             flight_listen: Some(([127, 0, 0, 1], 0).into()),
@@ -257,7 +257,7 @@ fn a_cluster_that_believes_names_is_told_from_others() {
         assert!(!requires_authentication(env, bed.client.config()).await);
         // A server for clients with tokens needs to verify the cluster first.
         let config = bed.client.config().clone();
-        let access = ClusterAccess::EachUser { env: env.clone(), config };
+        let access = ClusterAccess::EachUser { env: env.clone(), config: Box::new(config) };
         let refused = SqlServer::start(access, ServeConfig::default()).await.err().expect("no CA");
         assert!(refused.to_string().contains("give --ca-cert"), "{refused}");
         let named = Client::connect(env.clone(), bed.client.config().clone()).await;

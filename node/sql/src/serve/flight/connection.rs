@@ -13,8 +13,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::transport::server::Connected;
 
-use super::super::AcceptedConnection;
-use super::super::shared::{ConnectionGuard, Shared};
+use super::super::shared::{AcceptedConnection, ConnectionGuard, Shared};
 
 /// First bytes of a client of HTTP/2 (RFC 9113, section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";

@@ -31,8 +31,7 @@ use tokio::sync::mpsc;
 use tonic::transport::Server;
 
 use super::super::error::SqlError;
-use super::shared::Shared;
-use super::{AcceptedConnection, accept};
+use super::shared::{AcceptedConnection, Shared, accept};
 use connection::FlightConnection;
 use service::FlightSql;
 
@@ -56,7 +55,7 @@ impl FlightServer {
     pub(super) fn start(shared: &Arc<Shared>, listener: Box<dyn Listener>) -> Result<FlightServer, SqlError> {
         let address = listener.local_addr();
         let (accepted, mut waiting) = mpsc::channel::<std::io::Result<FlightConnection>>(ACCEPTED_MAX);
-        let tls = shared.config.encryption.as_ref().map(super::Encryption::http2);
+        let tls = shared.config.encryption.as_ref().map(super::encryption::Encryption::http2);
         let serving = shared.clone();
         let open = move |connection: AcceptedConnection| {
             let (shared, tls, accepted) = (serving.clone(), tls.clone(), accepted.clone());
