@@ -29,7 +29,7 @@ const RETRANSMITTED_WITHIN: Duration = Duration::from_secs(3);
 /// Disk operations and syncs of a server's restart, until its tablets are replayed.
 const RESTART_DISK_OPS: u32 = 1_000;
 
-/// Requirement of servers on their clocks. The bound is below the larger errors of `clock-error`, so that a server stops
+/// Requirement of servers on their clocks. The bound is below the larger errors of `clock-error`: a server stops
 /// trusting its clock.
 const CLOCK_RULE: ClockRule = ClockRule { max_error_micros: 500_000 };
 /// Time that a server waits for a right clock at its start; longer than any fault of clocks.

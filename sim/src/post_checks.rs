@@ -13,7 +13,7 @@ use crate::oracle::Violation;
 use crate::oracle::log_retention::{self, LogExtent};
 use crate::oracle::orphans::{self, DiskContents};
 use crate::oracle::{unlisted_replicas, whole_tables};
-use crate::workload::catalog_check::CatalogAudit;
+use crate::workload::catalog_audit::CatalogAudit;
 use crate::world::World;
 use sim_plan::{Fault, Host, Plan};
 

@@ -74,8 +74,8 @@ fn read_server(host: Host, server: &TabletServer, files: &Files) -> Vec<Recovere
     replicas
 }
 
-/// Opens the replica as a follower, and lets its leader report operations up to the timestamp `applied` as committed: the
-/// log of an idle replica may end before the commit entries of its last operations.
+/// Opens the replica as a follower, and lets its leader report operations up to the timestamp `applied` as committed:
+/// the log of an idle replica may end before the commit entries of its last operations.
 fn open(files: &Files, server: &TabletServer, tablet: TabletId, applied: Timestamp) -> Result<OpenedState> {
     let (observer, memory) = (ObserverHandle::default(), MemoryHandle::default());
     let config = TabletConfig { observer, memory, ..server.config.tablet.clone() };

@@ -15,8 +15,8 @@
 //! one snapshot timestamp. Writes are planned as the query that yields their rows. DataFusion's own plans of UPDATE and
 //! DELETE are not used, because they lose conditions (apache/datafusion#24654).
 //!
-//! `serve` speaks the Postgres protocol and Arrow Flight SQL. `embedded` runs a cluster in a directory, by the program `nyala`: this crate
-//! contains no server.
+//! `serve` speaks the Postgres protocol and Arrow Flight SQL. `embedded` runs a cluster in a directory, by the program
+//! `nyala`: this crate contains no server.
 
 mod aggregate;
 mod aggregate_rule;

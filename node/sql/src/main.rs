@@ -247,7 +247,7 @@ fn serve_config(options: &Options, serve: &ServeOptions, env: &Env) -> Result<Se
     })
 }
 
-/// Decides whose rights clients have. In a cluster that authenticates users nobody gets the rights of this program's
+/// Decides whose rights clients have. In a cluster that authenticates users no client gets the rights of this program's
 /// user unless the operator says so.
 async fn cluster_access(
     options: &Options,

@@ -134,13 +134,7 @@ pub async fn run(env: Env, mut config: MasterConfig) -> Result<RunningMaster> {
         LocationResolver::new(&env, &config.location_command, &config.locations, config.locate_clients)?;
     let startup = Arc::<StartupProgress>::default();
     startup.begin(StartupStep::Init, env.now().mono);
-    let web = match config.web_addr {
-        Some(addr) => {
-            let flags = config.flags.clone();
-            Some(web::open(&env, addr, ServerKind::Master, flags, startup.clone()).await?)
-        }
-        None => None,
-    };
+    let web = open_web(&env, &config, &startup).await?;
     startup.advance(StartupStep::Init, StartupStep::ReadDirectories, env.now().mono);
     let (levels, paths) = (config.catalog.levels, config.directories());
     let dirs = env.run(|| dirs::open(&env, ServerKind::Master, levels, paths)).await?;
@@ -197,6 +191,17 @@ pub async fn run(env: Env, mut config: MasterConfig) -> Result<RunningMaster> {
     }
     tracing::info!(uuid = %running.uuid, rpc_addr = %running.rpc_addr, "the master serves");
     Ok(running)
+}
+
+/// Opens the web port, if there is one, so that the start can be watched.
+async fn open_web(
+    env: &Env,
+    config: &MasterConfig,
+    startup: &Arc<StartupProgress>,
+) -> Result<Option<WebHandle>> {
+    let Some(addr) = config.web_addr else { return Ok(None) };
+    let flags = config.flags.clone();
+    Ok(Some(web::open(env, addr, ServerKind::Master, flags, startup.clone()).await?))
 }
 
 /// Returns the check that this master leads or knows the leader.

@@ -5,7 +5,7 @@
 //!   beyond ──▶ monotonic time + the kept offset, with the machine's error
 //! ```
 //!
-//! A timestamp from a clock that stepped ahead cannot be taken back: other servers refuse it, and the server that
+//! A timestamp from a clock that stepped ahead cannot be withdrawn: other servers refuse it, and the server that
 //! assigned it continues from there when its clock is right again. [`ClockTrust`](super::clock_watch::ClockTrust) ends
 //! writes and leadership at its next check; until then time continues as before the step.
 //!

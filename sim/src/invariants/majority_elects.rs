@@ -1,4 +1,4 @@
-//! MajorityElects: a majority of voters that nothing disturbs does not hold pre-vote after pre-vote without an election.
+//! MajorityElects: a majority of voters that nothing disturbs does not repeat pre-votes without an election.
 //! One of them has the best log, and after one round each knows the highest term, so its next pre-vote succeeds
 //! (dissertation §9.6; etcd 8501 is a violation).
 //!

@@ -245,7 +245,7 @@ impl InvariantChecker {
         }
     }
 
-    /// Returns the members that only a configuration change without a majority names, and those that were removed before
+    /// Returns the members that only a configuration change without a majority names, and those removed before
     /// their copy began: no configuration is newer than theirs and lacks them.
     pub fn members_of_lost_changes(&self) -> BTreeSet<(TabletId, PeerId)> {
         let of_tablet = |(tablet, state): (&TabletId, &Tablet)| {

@@ -1,4 +1,4 @@
-//! O14: what a replica holds in memory agrees with its files. A copy of the disks of a quiet server is opened as a restart
+//! O14: what a replica holds in memory agrees with its files. A copy of a quiet server's disks is opened as a restart
 //! would open them: each tablet has the same members, schema, last applied operation and count of live rows, and a
 //! scan finds as many rows as are counted.
 

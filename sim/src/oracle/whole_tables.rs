@@ -1,5 +1,5 @@
 //! Tables are whole: each range of a table has one tablet for every combination of its hash buckets, ranges do not
-//! overlap, and a range with its own hash exists. A change of the catalog that was stored in part shows up here; clients
+//! overlap, and a range with its own hash exists. A catalog change that was stored in part shows up here; clients
 //! would meet it only in the buckets that are missing.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -8,19 +8,13 @@ use engine::schema::partition::HashDimension;
 use nyala_client::{Client, ScanSpec, Table};
 use nyala_common::env::Env;
 
+use super::catalog_audit::CatalogAudit;
 use super::{Workload, until};
 use crate::oracle::unlisted_replicas::ListedReplicas;
 use crate::oracle::whole_tables::TableLayout;
 
 /// Pause before an audit: orders of masters may still be on their way.
 const PAUSE: Duration = Duration::from_secs(2);
-
-/// The catalog as clients see it.
-#[derive(Debug, Clone, Default)]
-pub struct CatalogAudit {
-    pub layouts: Vec<TableLayout>,
-    pub replicas: ListedReplicas,
-}
 
 impl Workload {
     /// Reads the catalog. The result is that of [`Workload::last_audit`].

@@ -30,7 +30,8 @@ mod admin;
 mod append_list;
 mod auto_increment;
 mod bank;
-pub mod catalog_check;
+pub mod catalog_audit;
+mod catalog_check;
 mod client_actor;
 mod config_changes;
 mod ddl;
@@ -88,7 +89,7 @@ struct State {
     model: model_tables::ModelTables,
     violations: Vec<Violation>,
     /// The last audit of the catalog, or why there is none.
-    audit: Option<Result<catalog_check::CatalogAudit, String>>,
+    audit: Option<Result<catalog_audit::CatalogAudit, String>>,
     counts: WorkloadCounts,
 }
 

@@ -17,7 +17,7 @@ const CANCEL_REQUEST: u32 = 80_877_102;
 
 /// Bytes of a request, or of the start of a startup message: length and code.
 const HEADER_BYTES: usize = 8;
-/// Requests of a client before it gives up or goes on without encryption.
+/// Requests of a client before it gives up or continues without encryption.
 const REQUESTS_MAX: usize = 3;
 
 /// Certificate of a server and its key.

@@ -81,7 +81,7 @@ fn ctrl_c_cancels_a_statement_of_the_shell_on_the_servers() {
         shell.press(CTRL_C);
         shell.wait_for("cancelled");
         until(&bed, "the scanners of a cancelled statement are closed", |open| open == 0).await;
-        // The shell goes on.
+        // The shell continues.
         shell.wait_for("nyala> ");
         shell.press(b"SELECT 40 + 2 AS answer;\r");
         shell.wait_for("| 42 ");

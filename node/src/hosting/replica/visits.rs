@@ -126,7 +126,7 @@ impl ReplicaLoop {
     /// Returns the time at which the loop must run without a command.
     fn next_wake(&self) -> Option<Instant> {
         let deadline = Some(self.deadline()).filter(|deadline| *deadline < NEVER);
-        // A failed replica writes no more, and a retry without operations has nothing to write: neither clears its time.
+        // A failed replica writes no more, and a retry without operations writes nothing: neither clears its time.
         let writes = self.shared.failure().is_none() && log_writer::has_operations(&self.effects.log);
         let retry = self.retry.at().filter(|_| writes);
         deadline.into_iter().chain(retry).min()

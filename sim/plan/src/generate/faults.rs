@@ -191,6 +191,35 @@ impl<'a> FaultGenerator<'a> {
             | Kind::Reset
             | Kind::NoConnect => self.network_parameters(kind, target),
 
+            Kind::DiskStall
+            | Kind::DiskSlow
+            | Kind::DiskError
+            | Kind::SyncError
+            | Kind::ReadErrors
+            | Kind::PowerCutInSync
+            | Kind::DiskFull
+            | Kind::BitRot
+            | Kind::LostWrite
+            | Kind::MisdirectedWrite
+            | Kind::MetadataRot
+            | Kind::UnreadablePages => self.disk_parameters(kind),
+
+            Kind::ClockStep => self.node(|draw, span| draw.clock_step(span)),
+            Kind::ClockJump => self.node(|draw, _| ClockJump { micros: draw.signed(20_000) }),
+            Kind::ClockDrift => self.node(|draw, span| ClockDrift { ppm: draw.drift_ppm(), span }),
+            Kind::ClockError => self.node(|draw, span| {
+                let micros = draw.random.pick(&[100_000, 1_000_000]);
+                ClockError { micros, behind: draw.random.percent(50), span }
+            }),
+            Kind::Memory => self.node(|draw, span| Memory { bytes: draw.memory_bytes(), span }),
+            Kind::SlowCpu => self.node(|draw, span| SlowCpu { factor: draw.factor(), span }),
+        }
+    }
+
+    fn disk_parameters(&mut self, kind: FaultKind) -> Fault {
+        use Fault::*;
+        use FaultKind as Kind;
+        match kind {
             Kind::DiskStall => self.disk(|_, dir, span| DiskStall { dir, span }),
             Kind::DiskSlow => self.disk(|draw, dir, span| DiskSlow { dir, factor: draw.factor(), span }),
             Kind::DiskError => self.disk(|draw, dir, _| DiskError { dir, op: draw.countdown(200) }),
@@ -209,7 +238,6 @@ impl<'a> FaultGenerator<'a> {
             Kind::BitRot => self.disk(|draw, _, _| BitRot { bits: draw.countdown(4) as u8 }),
             Kind::LostWrite => self.disk(|draw, _, _| LostWrite { write: draw.countdown(100) }),
             Kind::MisdirectedWrite => self.disk(|draw, _, _| MisdirectedWrite { write: draw.countdown(100) }),
-
             Kind::MetadataRot => self.disk(|draw, _, _| MetadataRot {
                 files: draw.random.pick(&DRAWN_METADATA),
                 bits: draw.countdown(4) as u8,
@@ -217,16 +245,7 @@ impl<'a> FaultGenerator<'a> {
             Kind::UnreadablePages => {
                 self.disk(|draw, _, _| UnreadablePages { pages: draw.countdown(4) as u8 })
             }
-
-            Kind::ClockStep => self.node(|draw, span| draw.clock_step(span)),
-            Kind::ClockJump => self.node(|draw, _| ClockJump { micros: draw.signed(20_000) }),
-            Kind::ClockDrift => self.node(|draw, span| ClockDrift { ppm: draw.drift_ppm(), span }),
-            Kind::ClockError => self.node(|draw, span| {
-                let micros = draw.random.pick(&[100_000, 1_000_000]);
-                ClockError { micros, behind: draw.random.percent(50), span }
-            }),
-            Kind::Memory => self.node(|draw, span| Memory { bytes: draw.memory_bytes(), span }),
-            Kind::SlowCpu => self.node(|draw, span| SlowCpu { factor: draw.factor(), span }),
+            other => unreachable!("{} is no fault of disks", other.word()),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Scenario: a busy catalog. Clients create, alter and drop tables without a pause, and masters lose power at one of the
+//! Scenario: a busy catalog. Clients create, alter and drop tables without a pause; masters lose power at one of the
 //! next few writes of their log, time after time. A change of several rows of the catalog is interrupted in the middle
 //! (KUDU-495).
 //!

@@ -1,4 +1,4 @@
-//! Scenario: a lone candidate. An operator asks a member that is cut off from its peers to stand for election, so it has
+//! Scenario: a lone candidate. An operator asks a member that is cut off from its peers to stand for election: it has
 //! the highest term and lacks the last entries. Before it is reached again the leader is away for long. The two members
 //! that are left have the higher term and the longer log one each, and must elect a leader (etcd 8501).
 //!

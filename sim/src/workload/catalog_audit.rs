@@ -1,0 +1,11 @@
+//! The catalog as clients see it, for the oracles of whole tables and of replicas that no master lists.
+
+use crate::oracle::unlisted_replicas::ListedReplicas;
+use crate::oracle::whole_tables::TableLayout;
+
+/// Result of reading all of the catalog once.
+#[derive(Debug, Clone, Default)]
+pub struct CatalogAudit {
+    pub layouts: Vec<TableLayout>,
+    pub replicas: ListedReplicas,
+}
