@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
 
 use engine::memory::MemUsage;
+use engine::raft::interface::Role;
 use engine::sync::Mutex;
 use engine::tablet::Tablet;
 use node::hosting::replica::ReplicaHandle;
@@ -65,11 +66,14 @@ fn usage(host: Host, server: &TabletServer, tasks: BTreeMap<&'static str, u64>) 
     let replicas = server.tablets.all().into_iter().filter_map(|entry| entry.running().ok());
     let live: Vec<ReplicaHandle> = replicas.filter(|replica| !replica.is_stopped()).collect();
     let sum_live = |part: fn(&Tablet) -> u64| live.iter().map(|replica| part(replica.tablet())).sum::<u64>();
+    // A member that no leader knows any more learns of no commit.
+    let leading = live.iter().filter(|replica| replica.status().role == Role::Leader);
+    let leading: Vec<&ReplicaHandle> = leading.collect();
     ServerUsage {
         server: host.name(),
         tasks,
         tablets: tablets.len() as u64,
-        in_flight: sum_live(|tablet| tablet.mvcc().in_flight() as u64),
+        in_flight: leading.iter().map(|replica| replica.tablet().mvcc().in_flight() as u64).sum(),
         anchors: sum_live(empty_anchors),
         rows: bytes("recent-rows").saturating_sub(sum(|tablet| tablet.stats().mrs_bytes)),
         deltas: bytes("recent-deltas").saturating_sub(sum(|tablet| tablet.stats().dms_bytes)),

@@ -34,7 +34,7 @@ pub struct ServerUsage {
     pub maintenance: u64,
     /// Tablets that are open.
     pub tablets: u64,
-    /// Operations of all tablets that are begun and not applied.
+    /// Operations of all tablets led here that are begun and not applied.
     pub in_flight: u64,
     /// Log anchors of stores that have nothing to flush.
     pub anchors: u64,

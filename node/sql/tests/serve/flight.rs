@@ -222,7 +222,7 @@ async fn scans_end_with_their_client(bed: &Bed) {
     let info = client.execute("SELECT k, pad FROM big".to_string(), None).await.expect("a query");
     let mut rows = fetch(&mut client, info).await.expect("a result");
     let first = rows.next().await.expect("a batch").expect("rows");
-    assert!(first.column(0).as_primitive::<Int64Type>().len() > 0);
+    assert!(!first.column(0).as_primitive::<Int64Type>().is_empty());
     // The rest waits for the reader.
     assert!(open_scanners(bed).await > 0, "the scan is complete before its rows are read");
     drop(rows);
@@ -265,7 +265,7 @@ async fn limits_and_passwords_hold(bed: &Bed) {
     // A handle is of no use to another user.
     client.clear_token();
     client.handshake("bob", "secret").await.expect("the right password");
-    let refused = message(fetch(&mut client, info).await.err().expect("ann's statement"));
+    let refused = message(fetch(&mut client, info).await.expect_err("ann's statement"));
     assert!(refused.contains("the prepared statement is closed or has expired"), "{refused}");
     statement.close().await.expect("an open statement");
 

@@ -132,16 +132,24 @@ impl ModelClient {
             let kinds = [int].into_iter().chain(kinds);
             let arrays = batch.columns().iter().zip(kinds).map(|(array, kind)| values(array, kind));
             let Some(arrays) = arrays.collect::<Option<Vec<Vec<Value>>>>() else { return Ok(None) };
-            for row in 0..batch.num_rows() {
-                let number = |at: usize| match &arrays[at][row] {
-                    Value::Int(number) => *number,
-                    _ => 0,
-                };
-                let value = |at: usize| arrays[at][row].clone();
-                let of_column = |at: usize| (number(3 * at + 1), value(3 * at + 2), value(3 * at + 3));
-                totals.add(number(0), columns, (0..columns.len()).map(of_column).collect());
+            let mut arrays: Vec<_> = arrays.into_iter().map(Vec::into_iter).collect();
+            for _ in 0..batch.num_rows() {
+                // A row: the count of rows, then count, minimum and maximum of each column.
+                let mut row = arrays.iter_mut().filter_map(Iterator::next);
+                let mut next = || row.next().unwrap_or(Value::Null);
+                let count = number(next());
+                let of_column = |_: &ColumnSpec| (number(next()), next(), next());
+                totals.add(count, columns, columns.iter().map(of_column).collect());
             }
         }
         Ok(Some(totals))
+    }
+}
+
+/// Returns a count that a server told; it is never NULL.
+fn number(value: Value) -> i128 {
+    match value {
+        Value::Int(number) => number,
+        _ => 0,
     }
 }
