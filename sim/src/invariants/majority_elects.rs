@@ -7,9 +7,10 @@
 //!                                     b:     pre-vote … pre-vote … pre-vote ┘ violation
 //! ```
 //!
-//! An election, a vote and whatever a replica receives from a leader begin its count again.
+//! An election, a vote and whatever a replica receives from a leader begin its count again. A member whose disk has not
+//! stored its last vote or term answers nothing until then, so it does not count: slow disks delay that for long.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use engine::ids::{PeerId, Term};
@@ -26,6 +27,8 @@ const SETTLE: Duration = Duration::from_secs(4);
 #[derive(Debug, Default)]
 pub struct MajorityElects {
     rounds: BTreeMap<PeerId, PreVotes>,
+    /// Members whose last vote or term is being stored.
+    storing: BTreeSet<PeerId>,
 }
 
 /// The last pre-votes of a replica.
@@ -42,6 +45,7 @@ impl Invariant for MajorityElects {
 
     fn check_before(&mut self, event: &ReplicaEvent, before: &Model) -> Result<(), String> {
         let at = event.at;
+        self.note_storing(event);
         match &event.note.action {
             RaftAction::StartPreElection { term } => {
                 let rounds = self.rounds.entry(at).or_default();
@@ -68,10 +72,23 @@ impl Invariant for MajorityElects {
 }
 
 impl MajorityElects {
+    fn note_storing(&mut self, event: &ReplicaEvent) {
+        match &event.note.action {
+            RaftAction::GrantVote { .. } | RaftAction::SeeTerm { .. } | RaftAction::StartElection { .. } => {
+                self.storing.insert(event.at);
+            }
+            RaftAction::MetaPersist { .. } | RaftAction::Restart { .. } => {
+                self.storing.remove(&event.at);
+            }
+            _ => {}
+        }
+    }
+
     fn check(&self, event: &ReplicaEvent, before: &Model) -> Result<(), String> {
         let stuck =
             |peer: &PeerId| self.rounds.get(peer).is_some_and(|rounds| rounds.is_stuck(*peer, before));
-        let stuck: Vec<PeerId> = self.rounds.keys().copied().filter(|peer| stuck(peer)).collect();
+        let peers = self.rounds.keys().copied();
+        let stuck: Vec<PeerId> = peers.filter(|peer| !self.storing.contains(peer) && stuck(peer)).collect();
         let is_majority = |peer: &PeerId| {
             let voters = before.config_of(*peer).map(|config| (config, config.majority()));
             voters.is_some_and(|(config, majority)| {

@@ -158,6 +158,17 @@ fn a_majority_that_never_gets_beyond_pre_votes_is_reported() {
         pre_votes(cluster, 4, [2, 4]);
     };
     assert!(!stuck(None, led), "a leader was there meanwhile");
+    let storing = |cluster: &mut Cluster| {
+        cluster.note('b', RaftAction::SeeTerm { term: 1 });
+        pre_votes(cluster, 5, [2, 4]);
+    };
+    assert!(!stuck(None, storing), "b waits for its disk");
+    let stored = |cluster: &mut Cluster| {
+        storing(cluster);
+        cluster.note('b', RaftAction::MetaPersist { term: 1, vote: None });
+        pre_votes(cluster, 5, [2, 4]);
+    };
+    assert!(stuck(None, stored));
 }
 
 #[test]
