@@ -114,6 +114,7 @@ pub const MARKS: &[&str] = &[
     "scan call: rejected by a quiescing server",
     "scan call: rejected by its tablet",
     "scan call: rejected, retriable",
+    "scan call: rows aggregated",
     "scan call: schema changed while opening",
     "scan call: snapshot of the client",
     "scan: count only",

@@ -48,7 +48,9 @@ impl Session {
         // Batches of the client have Utf8 columns; a second type of text would mean casts of columns.
         options.sql_parser.map_string_types_to_utf8view = false;
         let mut builder = SessionStateBuilder::new().with_config(config).with_default_features();
-        if plan.server_aggregation {
+        // Tablets of this process are read without calls, so nothing is gained there.
+        let is_remote = client.config().local_tablets.is_none();
+        if plan.server_aggregation && is_remote {
             builder = builder.with_physical_optimizer_rules(aggregate_rule::rules());
         }
         let context = SessionContext::new_with_state(builder.build());

@@ -309,7 +309,7 @@ mod tests {
         let never = |runs| Results { runs, elapsed: Duration::ZERO }.never_fired();
         assert_eq!(never(vec![run(FaultProfile::Calm, &[])]), [""; 0]);
         assert_eq!(never(vec![run(FaultProfile::Memory, &["memory"])]), ["slow-cpu"]);
-        let clock = run(FaultProfile::Clock, &["clock-jump", "clock-drift"]);
+        let clock = run(FaultProfile::Clock, &["clock-jump", "clock-drift", "clock-step"]);
         assert_eq!(never(vec![clock.clone()]), ["clock-error"]);
         let disk = never(vec![clock, run(FaultProfile::Disk, &["disk-full"])]);
         assert!(disk.contains(&"disk: full") && disk.contains(&"sync-error"), "{disk:?}");

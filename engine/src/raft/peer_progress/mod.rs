@@ -165,7 +165,8 @@ impl PeerProgress {
     pub(super) fn failed(&mut self, now: Instant, options: &RaftOptions) {
         let wait = options.heartbeat_interval * (1 << self.failures.min(2));
         self.failures = self.failures.saturating_add(1);
-        self.retry_at = now.after(wait.min(options.backoff_max));
+        // A peer whose replica is being copied answers with an error: it is asked often enough to count as alive.
+        self.retry_at = now.after(wait.min(options.backoff_max).min(options.follower_failed_after / 3));
         self.restart(self.base);
     }
 

@@ -190,6 +190,13 @@ fn a_failing_peer_is_retried_with_backoff() {
     assert_eq!(peer.deadline(&options), peer.retry_at);
     peer.accepted(&response(op(2, 30), op(2, 30), 30, false), &log);
     assert_eq!(wait(&mut peer), 100, "it was well in between");
+    let hasty = RaftOptions { follower_failed_after: Duration::from_millis(600), ..options };
+    (0..5).for_each(|_| peer.failed(Instant(0), &hasty));
+    assert_eq!(
+        peer.retry_at.0 / 1_000_000,
+        200,
+        "three answers in the time after which silence is a failure"
+    );
 }
 
 #[test]
