@@ -164,7 +164,7 @@ fn a_majority_that_never_gets_beyond_pre_votes_is_reported() {
     };
     assert!(!stuck(None, storing), "b waits for its disk");
     let stored = |cluster: &mut Cluster| {
-        storing(cluster);
+        cluster.note('b', RaftAction::SeeTerm { term: 1 });
         cluster.note('b', RaftAction::MetaPersist { term: 1, vote: None });
         pre_votes(cluster, 5, [2, 4]);
     };
