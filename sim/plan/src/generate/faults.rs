@@ -355,7 +355,7 @@ impl<'a> FaultGenerator<'a> {
         self.random.pick(&[4 << 20, 16 << 20, 32 << 20])
     }
 
-    /// Draws a step that the machine states. Written plans may have others: then the answers of servers are not checked.
+    /// Draws a step that the machine states. Written plans may have others: answers of servers are not checked then.
     fn clock_step(&mut self, span: Duration) -> Fault {
         let size = self.random.pick(&STEPS_S);
         let seconds = if self.random.percent(50) { size } else { -size };
