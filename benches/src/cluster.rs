@@ -1,9 +1,7 @@
 //! A cluster in this process: a master and a tablet server.
 
-use std::net::Ipv4Addr;
-
 use engine::error::Result;
-use node::server::cluster::{Cluster, ClusterConfig, PortAssignment};
+use node::server::cluster::{Cluster, ClusterConfig};
 use node::server::flags::Flags;
 use nyala_common::env::Env;
 
@@ -11,13 +9,6 @@ use nyala_common::env::Env;
 pub async fn start(env: &Env, dir: &str, settings: &[(&str, &str)]) -> Result<Cluster> {
     let flags = Flags::new();
     settings.iter().try_for_each(|(name, value)| flags.set(name, value))?;
-    let config = ClusterConfig {
-        dir: dir.to_string(),
-        masters: 1,
-        tablet_servers: 1,
-        ip: Ipv4Addr::LOCALHOST.into(),
-        ports: PortAssignment::Free,
-        flags,
-    };
+    let config = ClusterConfig::on_loopback(dir, 1, flags);
     Cluster::start(env, &config).await
 }

@@ -8,7 +8,7 @@ use engine::schema::partition::{HashDimension, RangeHashSchema};
 use engine::schema::partition_range::PartitionRange;
 use engine::schema::row_ops::{ClientCell, RowOpKind};
 use engine::schema::{ColumnSchema, DataType, Schema};
-use node::server::cluster::{Cluster, ClusterConfig, PortAssignment};
+use node::server::cluster::{Cluster, ClusterConfig};
 use node::server::flags::Flags;
 use nyala_client::predicate::{Comparison, SimplifiedPredicate};
 use nyala_client::tables::AlterStep;
@@ -29,14 +29,7 @@ async fn world() -> World {
     let dir = tempfile::tempdir().expect("a temporary directory");
     let flags = Flags::new();
     flags.set("log_sync", "false").expect("a flag");
-    let config = ClusterConfig {
-        dir: dir.path().to_str().expect("UTF-8").to_string(),
-        masters: 1,
-        tablet_servers: 2,
-        ip: [127, 0, 0, 1].into(),
-        ports: PortAssignment::Free,
-        flags,
-    };
+    let config = ClusterConfig::on_loopback(dir.path().to_str().expect("UTF-8"), 2, flags);
     let cluster = Cluster::start(&env, &config).await.expect("free ports and a fresh directory");
     let client = Client::connect(env, ClientConfig::new(cluster.master_addresses())).await.expect("a leader");
     World { client, cluster, _dir: dir }

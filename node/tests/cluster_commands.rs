@@ -10,7 +10,7 @@ use std::ffi::OsString;
 
 use engine::ids::PeerId;
 use node::cli::{self, ExitError};
-use node::server::cluster::{Cluster, ClusterConfig, PortAssignment};
+use node::server::cluster::{Cluster, ClusterConfig};
 use node::server::flags::Flags;
 use nyala_client::replica_admin::ServerInfo;
 use nyala_client::{Client, ClientConfig};
@@ -31,14 +31,7 @@ impl World {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let flags = Flags::new();
         flags.set("log_sync", "false").expect("a flag");
-        let config = ClusterConfig {
-            dir: dir.path().to_str().expect("UTF-8").to_string(),
-            masters: 1,
-            tablet_servers: 4,
-            ip: [127, 0, 0, 1].into(),
-            ports: PortAssignment::Free,
-            flags,
-        };
+        let config = ClusterConfig::on_loopback(dir.path().to_str().expect("UTF-8"), 4, flags);
         let cluster = Cluster::start(&env, &config).await.expect("free ports and a fresh directory");
         let user = env.disks.process_user().expect("it has a name");
         let masters = ClientConfig { user, ..ClientConfig::new(cluster.master_addresses()) };

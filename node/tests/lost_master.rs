@@ -16,7 +16,7 @@ use engine::schema::partition_range::PartitionRange;
 use engine::schema::{ColumnSchema, DataType, PhysicalType, Schema};
 use node::cli::{self, ExitError};
 use node::dirs::ServerKind;
-use node::server::cluster::{Cluster, ClusterConfig, PortAssignment};
+use node::server::cluster::{Cluster, ClusterConfig};
 use node::server::flags::Flags;
 use node::server::startup::{self, RunningServer};
 use nyala_client::tables::CreateTable;
@@ -138,10 +138,7 @@ async fn a_lost_catalog_is_rebuilt_from_the_tablet_servers() {
     let path = |name: &str| dir.path().join(name).to_str().expect("UTF-8").to_string();
     let flags = Flags::new();
     flags.set("log_sync", "false").expect("a flag");
-    let ports = PortAssignment::Free;
-    let (ip, masters, tablet_servers) = ([127, 0, 0, 1].into(), 1, 3);
-    let config =
-        ClusterConfig { dir: path("cluster"), masters, tablet_servers, ip, ports, flags: flags.fork() };
+    let config = ClusterConfig::on_loopback(path("cluster"), 3, flags.fork());
     let mut cluster = Cluster::start(&env, &config).await.expect("free ports and a fresh directory");
     let master = cluster.master_addresses().remove(0);
     let client =

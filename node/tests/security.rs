@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::schema::DataType;
-use node::server::cluster::{Cluster, ClusterConfig, PortAssignment};
+use node::server::cluster::{Cluster, ClusterConfig};
 use node::server::flags::Flags;
 use nyala_client::predicate::Comparison;
 use nyala_client::rows::{FromRow, ToRow};
@@ -51,14 +51,7 @@ impl World {
         for (name, value) in settings.iter().chain(&[("log_sync", "false"), ("webserver_enabled", "false")]) {
             flags.set(name, value).expect(name);
         }
-        let config = ClusterConfig {
-            dir: dir.path().to_str().expect("UTF-8").to_string(),
-            masters: 1,
-            tablet_servers: 1,
-            ip: [127, 0, 0, 1].into(),
-            ports: PortAssignment::Free,
-            flags,
-        };
+        let config = ClusterConfig::on_loopback(dir.path().to_str().expect("UTF-8"), 1, flags);
         let cluster = Cluster::start(&env, &config).await.expect("free ports and a fresh directory");
         World { env, config, cluster, _dir: dir }
     }

@@ -1,14 +1,13 @@
 //! A cluster in this process, and its tablets for a client of this process.
 
 use std::fmt;
-use std::net::Ipv4Addr;
 use std::sync::Arc;
 
 use engine::error::{Error, Result};
 use engine::schema::row_block::RowBlock;
 use engine::tablet::scan::{Scan, ScanSpec, SnapshotChoice};
 use node::hosting::replica::ReplicaHandle;
-use node::server::cluster::{Cluster, ClusterConfig, PortAssignment};
+use node::server::cluster::{Cluster, ClusterConfig};
 use node::server::flags::Flags;
 use node::server::startup::RunningServer;
 use node::tserver::server::TabletServer;
@@ -34,14 +33,7 @@ impl EmbeddedCluster {
             let (name, value) = setting.split_once('=').ok_or("a flag is NAME=VALUE")?;
             flags.set(name, value)?;
         }
-        let config = ClusterConfig {
-            dir: dir.to_string(),
-            masters: 1,
-            tablet_servers: 1,
-            ip: Ipv4Addr::LOCALHOST.into(),
-            ports: PortAssignment::Free,
-            flags,
-        };
+        let config = ClusterConfig::on_loopback(dir, 1, flags);
         let cluster = Cluster::start(&env, &config).await?;
         let tablets = Arc::new(ProcessTablets::of(&cluster, &env));
         let client = Client::builder(cluster.master_addresses())

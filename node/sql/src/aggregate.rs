@@ -28,7 +28,7 @@ use futures_util::{StreamExt, stream};
 use nyala_client::Scanner;
 
 use super::error::external;
-use super::scan::{TabletScan, open};
+use super::scan::{TabletScan, open, visit_all};
 
 /// Physical plan of an aggregation by the servers.
 #[derive(Clone)]
@@ -176,12 +176,7 @@ impl ExecutionPlan for TabletAggregateExec {
         &self,
         visit: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
     ) -> Result<TreeNodeRecursion> {
-        for filter in &self.late {
-            if visit(filter)? == TreeNodeRecursion::Stop {
-                return Ok(TreeNodeRecursion::Stop);
-            }
-        }
-        Ok(TreeNodeRecursion::Continue)
+        visit_all(&self.late, visit)
     }
 
     fn execute(&self, partition: usize, context: Arc<TaskContext>) -> Result<SendableRecordBatchStream> {

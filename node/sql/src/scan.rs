@@ -115,6 +115,19 @@ impl PartitionState {
     }
 }
 
+/// Visits expressions until a visit asks to stop.
+pub(crate) fn visit_all(
+    expressions: &[Arc<dyn PhysicalExpr>],
+    visit: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
+) -> Result<TreeNodeRecursion> {
+    for expression in expressions {
+        if visit(expression)? == TreeNodeRecursion::Stop {
+            return Ok(TreeNodeRecursion::Stop);
+        }
+    }
+    Ok(TreeNodeRecursion::Continue)
+}
+
 impl fmt::Debug for TabletScanExec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.fmt_as(DisplayFormatType::Verbose, f)
@@ -155,12 +168,7 @@ impl ExecutionPlan for TabletScanExec {
         &self,
         visit: &mut dyn FnMut(&Arc<dyn PhysicalExpr>) -> Result<TreeNodeRecursion>,
     ) -> Result<TreeNodeRecursion> {
-        for filter in &self.late {
-            if visit(filter)? == TreeNodeRecursion::Stop {
-                return Ok(TreeNodeRecursion::Stop);
-            }
-        }
-        Ok(TreeNodeRecursion::Continue)
+        visit_all(&self.late, visit)
     }
 
     /// Keeps the dynamic filters. They only drop rows that the plan does not need, so that applying a part of one, or

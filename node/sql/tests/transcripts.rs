@@ -6,7 +6,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
-use node::server::cluster::{Cluster, ClusterConfig, PortAssignment};
+use node::server::cluster::{Cluster, ClusterConfig};
 use node::server::flags::Flags;
 use nyala_client::Client;
 use nyala_common::env::os::{OsEnv, OsOptions};
@@ -22,14 +22,7 @@ async fn cluster(dir: &std::path::Path) -> Cluster {
     flags.set("log_sync", "false").expect("a flag");
     // A case switches a feature of the servers off.
     flags.set("superuser_acl", "*").expect("a flag");
-    let config = ClusterConfig {
-        dir: dir.to_str().expect("UTF-8").to_string(),
-        masters: 1,
-        tablet_servers: 1,
-        ip: [127, 0, 0, 1].into(),
-        ports: PortAssignment::Free,
-        flags,
-    };
+    let config = ClusterConfig::on_loopback(dir.to_str().expect("UTF-8"), 1, flags);
     Cluster::start(&env, &config).await.expect("free ports and a fresh directory")
 }
 

@@ -1,7 +1,6 @@
 //! `nyala demo`: starts a cluster, loads TPC-H lineitem over the wire, runs queries and checks their results against
 //! the loaded data.
 
-use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
@@ -15,7 +14,7 @@ use super::lineitem::{self, ExpectedTotals, TablePart};
 use super::options::{option, text};
 use super::output::{ProgressUnit, print, progress, table as text_table};
 use super::queries::{self, PricingSummary, in_task};
-use crate::server::cluster::{Cluster, ClusterConfig, PortAssignment};
+use crate::server::cluster::{Cluster, ClusterConfig};
 use crate::server::flags::Flags;
 use nyala_client::definitions;
 use nyala_client::{Client, ClientConfig, CreateTable, FlushMode, ScanSpec, SessionConfig, Table};
@@ -112,14 +111,7 @@ impl Demo {
     async fn start(&self, env: &Env) -> Result<Cluster, ExitError> {
         let flags = Flags::new();
         flags.set("log_sync", if self.log_sync { "true" } else { "false" })?;
-        let config = ClusterConfig {
-            dir: self.dir.clone(),
-            masters: 1,
-            tablet_servers: self.tablet_servers,
-            ip: Ipv4Addr::LOCALHOST.into(),
-            ports: PortAssignment::Free,
-            flags,
-        };
+        let config = ClusterConfig::on_loopback(self.dir.clone(), self.tablet_servers, flags);
         Cluster::start(env, &config).await.map_err(ExitError::start)
     }
 

@@ -16,7 +16,7 @@ use std::time::Duration;
 use bytes::{Bytes, BytesMut};
 use engine::schema::row_ops::{ClientCell, RowOpKind, RowOpsWriter};
 use engine::schema::{ColumnSchema, DataType, Schema};
-use node::server::cluster::{Cluster, ClusterConfig, PortAssignment};
+use node::server::cluster::{Cluster, ClusterConfig};
 use node::server::flags::Flags;
 use nyala_client::{Client, ClientConfig, CreateTable, Table};
 use nyala_common::env::os::{OsEnv, OsOptions};
@@ -71,14 +71,7 @@ impl World {
         for (name, value) in settings {
             flags.set(name, value).unwrap();
         }
-        let config = ClusterConfig {
-            dir: dir.path().to_str().unwrap().to_string(),
-            masters: 1,
-            tablet_servers: 1,
-            ip: [127, 0, 0, 1].into(),
-            ports: PortAssignment::Free,
-            flags,
-        };
+        let config = ClusterConfig::on_loopback(dir.path().to_str().unwrap(), 1, flags);
         let cluster = Cluster::start(&env, &config).await.unwrap();
         let client =
             Client::connect(env.clone(), ClientConfig::new(cluster.master_addresses())).await.unwrap();

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use node::cli::{self, ExitError};
-use node::server::cluster::{Cluster, ClusterConfig, PortAssignment};
+use node::server::cluster::{Cluster, ClusterConfig};
 use node::server::flags::Flags;
 use node::server::startup::RunningServer;
 use nyala_common::env::os::{ClockError, OsEnv, OsOptions};
@@ -36,14 +36,11 @@ impl EmbeddedCluster {
         for (name, value) in [("log_sync", "false")].iter().chain(settings) {
             flags.set(name, value).expect("a flag");
         }
-        let config = ClusterConfig {
-            dir: dir.path().join("data").to_str().expect("UTF-8").to_string(),
-            masters: 1,
+        let config = ClusterConfig::on_loopback(
+            dir.path().join("data").to_str().expect("UTF-8"),
             tablet_servers,
-            ip: [127, 0, 0, 1].into(),
-            ports: PortAssignment::Free,
             flags,
-        };
+        );
         let cluster = Cluster::start(&env, &config).await.expect("free ports and a fresh directory");
         EmbeddedCluster { env, cluster, dir }
     }

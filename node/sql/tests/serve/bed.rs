@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use node::server::cluster::{Cluster, ClusterConfig, PortAssignment};
+use node::server::cluster::{Cluster, ClusterConfig};
 use node::server::flags::Flags;
 use nyala_client::Client;
 use nyala_common::env::os::{OsEnv, OsOptions};
@@ -74,14 +74,7 @@ pub(crate) async fn start_cluster(settings: &[(&str, &str)]) -> (Cluster, tempfi
     for (name, value) in settings.iter().chain(&[("log_sync", "false"), ("webserver_enabled", "false")]) {
         flags.set(name, value).expect(name);
     }
-    let config = ClusterConfig {
-        dir: dir.path().to_str().expect("UTF-8").to_string(),
-        masters: 1,
-        tablet_servers: 1,
-        ip: [127, 0, 0, 1].into(),
-        ports: PortAssignment::Free,
-        flags,
-    };
+    let config = ClusterConfig::on_loopback(dir.path().to_str().expect("UTF-8"), 1, flags);
     (Cluster::start(&env, &config).await.expect("free ports and a fresh directory"), dir)
 }
 

@@ -11,7 +11,7 @@ use engine::sync::Mutex;
 use expect_test::expect;
 use prost::Message;
 
-use super::{Cluster, ClusterConfig, PortAssignment};
+use super::{Cluster, ClusterConfig};
 use crate::server::flags::Flags;
 use crate::server::startup::RunningServer;
 use nyala_client::predicate::Comparison;
@@ -109,9 +109,7 @@ impl World {
         ] {
             flags.set(name, value).expect(name);
         }
-        let ip = [127, 0, 0, 1].into();
-        let (dir, ports) = ("cluster".to_string(), PortAssignment::Free);
-        let config = ClusterConfig { dir, masters: 1, tablet_servers: 1, ip, ports, flags };
+        let config = ClusterConfig::on_loopback("cluster", 1, flags);
         let cluster = Cluster::start(&env, &config).await.expect("the cluster starts");
         World { env, disks, cluster }
     }

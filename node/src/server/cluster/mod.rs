@@ -4,7 +4,7 @@
 //! dir/master-1/{wal,data}   dir/tserver-1/{wal,data}   dir/tserver-2/{wal,data}   ...
 //! ```
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -41,6 +41,12 @@ pub struct ClusterConfig {
 }
 
 impl ClusterConfig {
+    /// Returns a cluster of one master on free ports of 127.0.0.1.
+    pub fn on_loopback(dir: impl Into<String>, tablet_servers: usize, flags: Flags) -> ClusterConfig {
+        let (ip, ports) = (Ipv4Addr::LOCALHOST.into(), PortAssignment::Free);
+        ClusterConfig { dir: dir.into(), masters: 1, tablet_servers, ip, ports, flags }
+    }
+
     /// Returns `Invalid` for a cluster that should not run.
     pub fn check(&self) -> Result<()> {
         if self.masters % 2 == 1 {
