@@ -97,6 +97,15 @@ impl Service for TabletServerService {
         matches!(method, "Scan" | "Write")
     }
 
+    /// A commit wait ends before each reply, also before one that this server knows from the log.
+    fn before_repeat<'a>(&'a self, call: &'a Call, reply: &'a Bytes) -> BoxFuture<'a, ()> {
+        Box::pin(async move {
+            if call.method == "Write" {
+                write::wait_before_repeat(&self.0, call, reply).await;
+            }
+        })
+    }
+
     fn call(self: Arc<Self>, call: Call) -> BoxFuture<'static, Reply> {
         dispatch(self, call)
     }

@@ -79,6 +79,21 @@ pub(super) async fn write(server: &TabletServer, call: Call) -> Reply {
     }
 }
 
+/// Waits as the first execution of a repeated write does. Its timestamp may be ahead of this server's clock: the write
+/// took effect at a leader that failed before it replied.
+pub(super) async fn wait_before_repeat(server: &TabletServer, call: &Call, reply: &Bytes) {
+    let (Ok(request), Ok(response)) =
+        (WriteRequest::decode(call.body.clone()), WriteResponsePb::decode(reply.clone()))
+    else {
+        return;
+    };
+    if request.external_consistency_mode() == ExternalConsistencyMode::CommitWait
+        && let Some(timestamp) = response.timestamp
+    {
+        server.wait_until_past(Timestamp(timestamp)).await;
+    }
+}
+
 /// Error of a Write call.
 enum WriteError {
     /// The call succeeds and its response contains the error.

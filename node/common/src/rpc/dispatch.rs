@@ -542,6 +542,7 @@ async fn run_tracked(
         RequestAdmission::Attached => return count(&shared.counters.calls_repeated),
         RequestAdmission::Repeat(responder, reply) => {
             count(&shared.counters.calls_repeated);
+            service.before_repeat(&call, &reply.body).await;
             return responder.send(OutgoingReply::Ok(reply));
         }
         RequestAdmission::Stale(responder) => {

@@ -96,6 +96,12 @@ pub trait Service: Send + Sync + 'static {
         false
     }
 
+    /// Waits until the cached reply to a repeated call may be sent: for what the first execution waits after its effect.
+    fn before_repeat<'a>(&'a self, call: &'a Call, reply: &'a Bytes) -> BoxFuture<'a, ()> {
+        let _ = (call, reply);
+        Box::pin(std::future::ready(()))
+    }
+
     /// Runs one call and returns its reply. The future holds one of the service's [`RpcConfig::concurrency`] slots
     /// until it ends or calls [`Call::release_slot`].
     fn call(self: Arc<Self>, call: Call) -> BoxFuture<'static, Reply>;
