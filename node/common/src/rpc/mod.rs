@@ -96,7 +96,7 @@ pub trait Service: Send + Sync + 'static {
         false
     }
 
-    /// Waits until the cached reply to a repeated call may be sent: for what the first execution waits after its effect.
+    /// Waits until the cached reply to a repeated call may leave: for what the first execution waited after its effect.
     fn before_repeat<'a>(&'a self, call: &'a Call, reply: &'a Bytes) -> BoxFuture<'a, ()> {
         let _ = (call, reply);
         Box::pin(std::future::ready(()))
