@@ -17,6 +17,7 @@ use nyala_common::env::Env;
 use super::super::error::{SqlError, state};
 use super::super::executor::Executor;
 use super::scram::Passwords;
+use super::ticketless::without_tickets;
 
 /// Longest wait for the cluster's answer to a client's token.
 const LOGIN_TIME: Duration = Duration::from_secs(5);
@@ -25,8 +26,8 @@ const LOGIN_TIME: Duration = Duration::from_secs(5);
 pub enum ClusterAccess {
     /// All clients act as the user of this client.
     OneUser(Client),
-    /// Each client acts as the subject of the JSON Web Token that it gives as its password. The token of `config`, if
-    /// any, is not used.
+    /// Each client acts as the subject of the JSON Web Token that it gives as its password. Neither the token of `config`
+    /// nor tickets of this process are used.
     EachUser { env: Env, config: Box<ClientConfig> },
 }
 
@@ -53,15 +54,17 @@ impl Access {
         passwords: Option<Arc<Passwords>>,
         fault_tolerant: bool,
     ) -> Result<Access, SqlError> {
-        if let ClusterAccess::EachUser { config, .. } = &cluster {
-            if passwords.is_some() {
-                return Err(SqlError::new("clients give either passwords or JSON Web Tokens; choose one"));
+        let cluster = match cluster {
+            ClusterAccess::EachUser { env, config } => {
+                if passwords.is_some() {
+                    return Err(SqlError::new(
+                        "clients give either passwords or JSON Web Tokens; choose one",
+                    ));
+                }
+                each_user(&env, *config)?
             }
-            if config.security.ca_certificates.is_none() {
-                let what = "JSON Web Tokens of clients would be sent to servers that are not verified; give --ca-cert";
-                return Err(SqlError::new(what));
-            }
-        }
+            one_user => one_user,
+        };
         Ok(Access { cluster, passwords, fault_tolerant })
     }
 
@@ -143,6 +146,18 @@ impl Access {
     }
 }
 
+/// Returns access by which clients present their tokens alone. A cluster that takes no tokens would be given a ticket of
+/// this process instead, and whoever names a user in a token of his own making would have this program's rights.
+fn each_user(env: &Env, mut config: ClientConfig) -> Result<ClusterAccess, SqlError> {
+    if config.security.ca_certificates.is_none() {
+        let what =
+            "JSON Web Tokens of clients would be sent to servers that are not verified; give --ca-cert";
+        return Err(SqlError::new(what));
+    }
+    config.security.sasl_protocol_name = None;
+    Ok(ClusterAccess::EachUser { env: without_tickets(env), config: Box::new(config) })
+}
+
 /// Returns the subject that a JSON Web Token claims. Only the cluster can verify it.
 fn subject(token: &str) -> Option<String> {
     let mut parts = token.trim().split('.');
@@ -155,7 +170,55 @@ fn subject(token: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+    use std::net::SocketAddr;
+
+    use engine::time::Instant;
+    use nyala_common::env::kerberos::Kerberos;
+    use nyala_common::env::kerberos_double::KerberosDouble;
+    use nyala_common::env::os::{OsEnv, OsOptions};
+    use nyala_common::env::{BoxFuture, Datagrams, Listener, Net, Stream};
+
     use super::*;
+
+    /// Network of a host where this process has a ticket.
+    struct TicketNet(Arc<dyn Net>);
+
+    impl Net for TicketNet {
+        fn listen(&self, addr: SocketAddr) -> BoxFuture<'_, io::Result<Box<dyn Listener>>> {
+            self.0.listen(addr)
+        }
+
+        fn connect(&self, addr: SocketAddr, deadline: Instant) -> BoxFuture<'_, io::Result<Stream>> {
+            self.0.connect(addr, deadline)
+        }
+
+        fn datagrams(&self, peer: SocketAddr) -> BoxFuture<'_, io::Result<Box<dyn Datagrams>>> {
+            self.0.datagrams(peer)
+        }
+
+        fn resolve<'a>(&'a self, host_port: &'a str) -> BoxFuture<'a, io::Result<Vec<SocketAddr>>> {
+            self.0.resolve(host_port)
+        }
+
+        fn kerberos(&self) -> Option<Arc<dyn Kerberos>> {
+            Some(Arc::new(KerberosDouble { principal: Some("sql@R".to_string()) }))
+        }
+    }
+
+    #[test]
+    fn clients_with_tokens_never_present_this_process_ticket() {
+        let env = OsEnv::new(&OsOptions::default()).expect("this machine");
+        let env = Env { net: Arc::new(TicketNet(env.net.clone())), ..env };
+        let mut config = ClientConfig::new(vec!["127.0.0.1:7051".to_string()]);
+        config.security.ca_certificates = Some(Vec::new());
+        config.security.sasl_protocol_name = Some("kudu".to_string());
+        let cluster = ClusterAccess::EachUser { env, config: Box::new(config) };
+        let access = Access::new(cluster, None, false).expect("a CA is given");
+        let ClusterAccess::EachUser { env, config } = &access.cluster else { panic!("its kind") };
+        assert!(env.net.kerberos().is_none(), "a token that the cluster does not take would be no obstacle");
+        assert_eq!(config.security.sasl_protocol_name, None);
+    }
 
     #[test]
     fn the_subject_of_a_token_is_found() {

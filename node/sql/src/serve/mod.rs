@@ -28,6 +28,7 @@ mod query;
 mod scram;
 mod shared;
 mod startup;
+mod ticketless;
 mod token;
 
 use std::net::SocketAddr;
