@@ -26,8 +26,8 @@ const LOGIN_TIME: Duration = Duration::from_secs(5);
 pub enum ClusterAccess {
     /// All clients act as the user of this client.
     OneUser(Client),
-    /// Each client acts as the subject of the JSON Web Token that it gives as its password. Neither the token of `config`
-    /// nor tickets of this process are used.
+    /// Each client acts as the subject of the JSON Web Token that it gives as its password. The token of `config` and
+    /// tickets of this process are not used.
     EachUser { env: Env, config: Box<ClientConfig> },
 }
 
@@ -146,8 +146,8 @@ impl Access {
     }
 }
 
-/// Returns access by which clients present their tokens alone. A cluster that takes no tokens would be given a ticket of
-/// this process instead, and whoever names a user in a token of his own making would have this program's rights.
+/// Returns access by which clients present their tokens alone. To a cluster that takes no tokens a ticket of this process
+/// would be presented instead, and a client with a token of its own making would have this program's rights.
 fn each_user(env: &Env, mut config: ClientConfig) -> Result<ClusterAccess, SqlError> {
     if config.security.ca_certificates.is_none() {
         let what =
