@@ -146,8 +146,8 @@ impl Access {
     }
 }
 
-/// Returns access by which clients present their tokens alone. To a cluster that takes no tokens a ticket of this process
-/// would be presented instead, and a client with a token of its own making would have this program's rights.
+/// Returns access by which clients present their tokens alone. A cluster that takes no tokens would be given a ticket of
+/// this process instead, and a client with a token of its own making would have this program's rights.
 fn each_user(env: &Env, mut config: ClientConfig) -> Result<ClusterAccess, SqlError> {
     if config.security.ca_certificates.is_none() {
         let what =
