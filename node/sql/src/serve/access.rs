@@ -146,7 +146,7 @@ impl Access {
     }
 }
 
-/// Returns access by which clients present their tokens alone. A cluster that takes no tokens would be given a ticket of
+/// Returns access by which clients present their tokens alone. A cluster that takes no tokens would get a ticket of
 /// this process instead, and a client with a token of its own making would have this program's rights.
 fn each_user(env: &Env, mut config: ClientConfig) -> Result<ClusterAccess, SqlError> {
     if config.security.ca_certificates.is_none() {
