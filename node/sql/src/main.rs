@@ -56,7 +56,7 @@ struct Options {
     #[arg(long, global = true)]
     fault_tolerant: bool,
     /// Reads rows and aggregates them here, where tablet servers would
-    #[arg(long)]
+    #[arg(long, global = true)]
     no_server_aggregation: bool,
     /// PEM file of the CAs that servers' certificates must chain to
     #[arg(long, global = true, value_name = "FILE")]
@@ -244,6 +244,7 @@ fn serve_config(options: &Options, serve: &ServeOptions, env: &Env) -> Result<Se
         encryption,
         allow_plaintext: serve.allow_plaintext,
         fault_tolerant: options.fault_tolerant,
+        server_aggregation: !options.no_server_aggregation,
     })
 }
 

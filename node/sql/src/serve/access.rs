@@ -16,6 +16,7 @@ use nyala_common::env::Env;
 
 use super::super::error::{SqlError, state};
 use super::super::executor::Executor;
+use super::config::ServeConfig;
 use super::scram::Passwords;
 use super::ticketless::without_tickets;
 
@@ -46,26 +47,25 @@ pub(super) struct Access {
     cluster: ClusterAccess,
     passwords: Option<Arc<Passwords>>,
     fault_tolerant: bool,
+    server_aggregation: bool,
 }
 
 impl Access {
-    pub(super) fn new(
-        cluster: ClusterAccess,
-        passwords: Option<Arc<Passwords>>,
-        fault_tolerant: bool,
-    ) -> Result<Access, SqlError> {
+    pub(super) fn new(cluster: ClusterAccess, config: &ServeConfig) -> Result<Access, SqlError> {
+        let passwords = config.passwords.clone();
         let cluster = match cluster {
-            ClusterAccess::EachUser { env, config } => {
+            ClusterAccess::EachUser { env, config: client } => {
                 if passwords.is_some() {
                     return Err(SqlError::new(
                         "clients give either passwords or JSON Web Tokens; choose one",
                     ));
                 }
-                each_user(&env, *config)?
+                each_user(&env, *client)?
             }
             one_user => one_user,
         };
-        Ok(Access { cluster, passwords, fault_tolerant })
+        let (fault_tolerant, server_aggregation) = (config.fault_tolerant, config.server_aggregation);
+        Ok(Access { cluster, passwords, fault_tolerant, server_aggregation })
     }
 
     pub(super) fn env(&self) -> &Env {
@@ -94,6 +94,7 @@ impl Access {
     fn executor(&self, client: Client) -> Executor {
         let mut executor = Executor::new(client);
         executor.fault_tolerant = self.fault_tolerant;
+        executor.plan.server_aggregation = self.server_aggregation;
         executor.files = false;
         executor
     }
@@ -214,7 +215,7 @@ mod tests {
         config.security.ca_certificates = Some(Vec::new());
         config.security.sasl_protocol_name = Some("kudu".to_string());
         let cluster = ClusterAccess::EachUser { env, config: Box::new(config) };
-        let access = Access::new(cluster, None, false).expect("a CA is given");
+        let access = Access::new(cluster, &ServeConfig::default()).expect("a CA is given");
         let ClusterAccess::EachUser { env, config } = &access.cluster else { panic!("its kind") };
         assert!(env.net.kerberos().is_none(), "a token that the cluster does not take would be no obstacle");
         assert_eq!(config.security.sasl_protocol_name, None);

@@ -16,6 +16,7 @@
 mod access;
 mod cancel;
 mod commands;
+mod config;
 mod connection;
 mod encode;
 mod encryption;
@@ -41,11 +42,11 @@ use super::error::{SqlError, state};
 pub use access::ClusterAccess;
 use access::{Access, Proof};
 use cancel::Cancels;
+pub use config::ServeConfig;
 pub use encryption::Encryption;
 use flight::FlightServer;
 pub use probe::requires_authentication;
 pub use scram::Passwords;
-pub use shared::ServeConfig;
 use shared::{AcceptedConnection, Shared, accept};
 
 /// A server that accepts connections until it is stopped.
@@ -60,7 +61,7 @@ pub struct SqlServer {
 impl SqlServer {
     /// Starts a server. Fails if it would be open to other hosts without proof of who they are, or without encryption.
     pub async fn start(cluster: ClusterAccess, config: ServeConfig) -> Result<SqlServer, SqlError> {
-        let access = Access::new(cluster, config.passwords.clone(), config.fault_tolerant)?;
+        let access = Access::new(cluster, &config)?;
         check("--listen", config.listen, &access, &config)?;
         if let Some(flight_listen) = config.flight_listen {
             check("--flight-listen", flight_listen, &access, &config)?;

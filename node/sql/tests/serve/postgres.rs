@@ -42,6 +42,7 @@ fn clients_of_the_postgres_protocol_are_served() {
         server.stop().await;
         scans_are_cancelled_on_the_servers(&bed).await;
         limits_and_passwords_hold(&bed).await;
+        servers_aggregate_unless_switched_off(&bed).await;
         bed.stop().await;
     });
 }
@@ -270,4 +271,15 @@ async fn limits_and_passwords_hold(bed: &Bed) {
     until(bed, "the connection is closed", |_| server.connections() == 0).await;
     connect(config(&server).password("secret")).await.expect("a free place");
     server.stop().await;
+}
+
+async fn servers_aggregate_unless_switched_off(bed: &Bed) {
+    for (server_aggregation, node) in [(true, "TabletAggregateExec"), (false, "TabletScanExec")] {
+        let server = bed.serve(ServeConfig { server_aggregation, ..ServeConfig::default() }).await;
+        let client = connect(&config(&server)).await.expect("a client");
+        let plan = client.query("EXPLAIN SELECT COUNT(*) FROM types", &[]).await.expect("a plan");
+        let lines: Vec<&str> = plan.iter().flat_map(|row| [row.get(0), row.get(1)]).collect();
+        assert!(lines.join("\n").contains(node), "{node} is not in {lines:?}");
+        server.stop().await;
+    }
 }
