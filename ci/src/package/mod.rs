@@ -79,18 +79,19 @@ fn build(root: &Path) -> Result<PathBuf> {
         &["build", "--quiet", "--release", "--package", "nyala-backup-cloud", "--features", "kerberos"],
     )?;
     let target = target_dir()?;
-    let program = target.join("release/nyala");
+    let (program, sql_program) = (target.join("release/nyala"), target.join("release/nyala-sql"));
     let parts = target.join("release/package");
     if parts.exists() {
         fs::remove_dir_all(&parts)?;
     }
     fs::create_dir_all(&parts)?;
-    CommandLine::new(&program).args(["man"]).args([parts.join("man")]).run()?;
+    for program in [&program, &sql_program] {
+        CommandLine::new(program).args(["man"]).args([parts.join("man")]).run()?;
+    }
     let pages = fs::read_dir(parts.join("man"))?.map(|page| Ok(page?.path()));
     CommandLine::new("gzip").args(["-9n"]).args(pages.collect::<std::io::Result<Vec<_>>>()?).run()?;
-    for (shell, file) in [("bash", "nyala.bash"), ("zsh", "_nyala"), ("fish", "nyala.fish")] {
-        let script = CommandLine::new(&program).args(["completions", shell]).output()?;
-        fs::write(parts.join(file), script.stdout)?;
+    for (program, name) in [(&program, "nyala"), (&sql_program, "nyala-sql")] {
+        write_completions(program, name, &parts)?;
     }
     let package = target.join("package/nyala.deb");
     fs::create_dir_all(package.parent().context("it is in a folder")?)?;
@@ -100,6 +101,17 @@ fn build(root: &Path) -> Result<PathBuf> {
         .args([&package])
         .run()?;
     Ok(package)
+}
+
+/// Writes the completion scripts of a program, under the names by which shells find them.
+fn write_completions(program: &Path, name: &str, parts: &Path) -> Result<()> {
+    let files =
+        [("bash", format!("{name}.bash")), ("zsh", format!("_{name}")), ("fish", format!("{name}.fish"))];
+    for (shell, file) in files {
+        let script = CommandLine::new(program).args(["completions", shell]).output()?;
+        fs::write(parts.join(file), script.stdout)?;
+    }
+    Ok(())
 }
 
 /// Checks the units' syntax and how little they may do.

@@ -10,6 +10,8 @@ getent passwd nyala
 test "$(stat -c '%U:%G %a' /etc/nyala/master.toml)" = 'root:nyala 640'
 test -f /usr/lib/systemd/system/nyala-master.service
 test -f /usr/share/man/man1/nyala-tablet-server.1.gz
+test -f /usr/share/man/man1/nyala-sql.1.gz
+test -f /usr/share/bash-completion/completions/nyala-sql
 systemd-analyze verify --man=no /usr/lib/systemd/system/nyala-master.service
 
 # SQL on data in a directory.

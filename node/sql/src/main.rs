@@ -1,13 +1,14 @@
 //! The program `nyala-sql`: command line, connection, exit code.
 
+mod options;
+
 use std::io::{IsTerminal, Read};
-use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::Parser;
 use nyala_client::security::{EncryptionPolicy, SecretText, SecurityConfig};
 use nyala_client::{Client, ClientConfig, closing};
 use nyala_common::env::Env;
@@ -17,99 +18,11 @@ use nyala_sql::serve::{
     ClusterAccess, Encryption, Passwords, ServeConfig, SqlServer, requires_authentication,
 };
 use nyala_sql::{Format, Shell, interactive, to_stdout};
+use options::{Mode, Options, ServeOptions};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Exit code after Ctrl-C, as shells give it.
 const INTERRUPTED: u8 = 130;
-
-/// Runs SQL statements against a cluster: those of -c, of -f, or of standard input. In a terminal it is a shell
-#[derive(Parser)]
-#[command(name = "nyala-sql", version)]
-struct Options {
-    #[command(subcommand)]
-    mode: Option<Mode>,
-    /// Addresses of the masters
-    #[arg(
-        long,
-        global = true,
-        visible_alias = "masters",
-        value_name = "HOST:PORT,...",
-        default_value = "127.0.0.1:7051"
-    )]
-    master: String,
-    /// Directory of a cluster that runs as long as this program; created if missing
-    #[arg(long, global = true, value_name = "DIR", conflicts_with = "master")]
-    dir: Option<String>,
-    /// Program nyala that runs the cluster of --dir; by default the one beside this program, or on PATH
-    #[arg(long, global = true, value_name = "PROGRAM", env = "NYALA")]
-    nyala: Option<String>,
-    /// Statements to run; may be given several times
-    #[arg(short, long, value_name = "SQL")]
-    command: Vec<String>,
-    /// File of statements to run
-    #[arg(short, long, value_name = "FILE", conflicts_with = "command")]
-    file: Option<String>,
-    /// Format of results
-    #[arg(long, value_enum, default_value = "table")]
-    format: Format,
-    /// Continues scans at another replica when a server is lost; slower
-    #[arg(long, global = true)]
-    fault_tolerant: bool,
-    /// Reads rows and aggregates them here, where tablet servers would
-    #[arg(long, global = true)]
-    no_server_aggregation: bool,
-    /// PEM file of the CAs that servers' certificates must chain to
-    #[arg(long, global = true, value_name = "FILE")]
-    ca_cert: Option<String>,
-    /// File of a JSON Web Token that proves your name; needs --ca-cert
-    #[arg(long, global = true, value_name = "FILE")]
-    jwt_file: Option<String>,
-    /// Refuses servers without TLS, and encrypts within this machine, too
-    #[arg(long, global = true)]
-    require_encryption: bool,
-}
-
-#[derive(Subcommand)]
-enum Mode {
-    /// Serves the Postgres protocol and Arrow Flight SQL to psql, drivers and tools until Ctrl-C or SIGTERM
-    Serve(ServeOptions),
-}
-
-#[derive(Args)]
-struct ServeOptions {
-    /// Address of the Postgres protocol; port 0 selects a free port. Other addresses than loopback need passwords or
-    /// --jwt-clients, and TLS
-    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:5432")]
-    listen: SocketAddr,
-    /// Address of Arrow Flight SQL, for ADBC and JDBC; by default there is none. The same rules as for --listen
-    #[arg(long, value_name = "IP:PORT")]
-    flight_listen: Option<SocketAddr>,
-    /// File of lines USER:PASSWORD, or USER:VERIFIER as Postgres stores it; only you may read it
-    #[arg(long, value_name = "FILE")]
-    password_file: Option<String>,
-    /// Clients give a JSON Web Token as the password, and have the rights of its subject in the cluster; needs
-    /// --ca-cert
-    #[arg(long, conflicts_with = "password_file")]
-    jwt_clients: bool,
-    /// All clients have your rights in the cluster, although it authenticates users
-    #[arg(long, conflicts_with = "jwt_clients")]
-    one_user: bool,
-    /// PEM file of the certificate chain for TLS, which all clients must use then
-    #[arg(long, value_name = "FILE", requires = "tls_key_file")]
-    tls_cert_file: Option<String>,
-    /// PEM file (PKCS#8) of the key of --tls-cert-file; only you may read it
-    #[arg(long, value_name = "FILE", requires = "tls_cert_file")]
-    tls_key_file: Option<String>,
-    /// Clients may leave TLS out, also from other hosts: their secrets and data cross the network unprotected
-    #[arg(long)]
-    allow_plaintext: bool,
-    /// Largest number of clients at a time
-    #[arg(long, value_name = "N", default_value_t = 100)]
-    connections_max: usize,
-    /// Largest size of a client's message in bytes
-    #[arg(long, value_name = "BYTES", default_value_t = 16 << 20)]
-    message_bytes_max: usize,
-}
 
 /// Size of the stack of each thread. The system provides the pages that are used.
 const STACK_BYTES: usize = 64 << 20;
@@ -119,6 +32,9 @@ const LEFTOVERS: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
     let options = Options::parse();
+    if let Some(Mode::Document(document)) = &options.mode {
+        return exit_code(document.write());
+    }
     let script = match script(&options) {
         Ok(script) => script,
         Err(message) => return fail(&message),
@@ -172,8 +88,8 @@ async fn run_mode(options: &Options, env: &Env, masters: &str, script: Option<St
     match (&options.mode, script) {
         (Some(Mode::Serve(serve_options)), _) => exit_code(serve(options, serve_options, env, masters).await),
         // The shell handles Ctrl-C, which cancels a statement there.
-        (None, None) => exit_code(interact(options, env, masters).await),
-        (None, Some(script)) => tokio::select! {
+        (_, None) => exit_code(interact(options, env, masters).await),
+        (_, Some(script)) => tokio::select! {
             result = run_script(options, env, masters, &script) => exit_code(result),
             _ = tokio::signal::ctrl_c() => ExitCode::from(INTERRUPTED),
         },
