@@ -69,7 +69,7 @@ pub(super) enum Document {
     Man {
         /// Directory of the pages; created if missing
         #[arg(value_name = "DIR")]
-        dir: PathBuf,
+        pages: PathBuf,
     },
     /// Prints the completion script of a shell
     Completions { shell: Shell },
@@ -80,10 +80,10 @@ impl Document {
     pub(super) fn write(&self) -> Result<(), String> {
         let mut program = Options::command();
         match self {
-            Document::Man { dir } => {
+            Document::Man { pages } => {
                 let written =
-                    std::fs::create_dir_all(dir).and_then(|()| clap_mangen::generate_to(program, dir));
-                written.map_err(|error| format!("man: write to {}: {error}", dir.display()))
+                    std::fs::create_dir_all(pages).and_then(|()| clap_mangen::generate_to(program, pages));
+                written.map_err(|error| format!("man: write to {}: {error}", pages.display()))
             }
             Document::Completions { shell } => {
                 let name = program.get_name().to_string();
@@ -138,8 +138,11 @@ mod tests {
     fn manual_pages_describe_the_options_of_the_shell_and_of_serve() {
         Options::command().debug_assert();
         let dir = tempfile::tempdir().expect("a temporary directory");
-        Document::Man { dir: dir.path().join("man1") }.write().expect("pages");
-        let page = |name: &str| std::fs::read_to_string(dir.path().join("man1").join(name)).expect(name);
+        let pages = dir.path().join("man1");
+        let options = Options::try_parse_from(["nyala-sql", "man", pages.to_str().expect("UTF-8")]);
+        let Ok(Options { mode: Some(Mode::Document(document)), .. }) = options else { panic!("a document") };
+        document.write().expect("pages");
+        let page = |name: &str| std::fs::read_to_string(pages.join(name)).expect(name);
         assert!(page("nyala-sql.1").contains("Format of results"));
         assert!(page("nyala-sql-serve.1").contains("Address of Arrow Flight SQL"));
     }
