@@ -63,6 +63,8 @@ enum ScheduledAction {
     Cpu(Host),
     /// The operator checks if the server's disks failed, and schedules the next check.
     HealthCheck(Host),
+    /// Machines, network and injector draw from another seed.
+    Reseed(u64),
 }
 
 /// Counter of calls that were cut.
@@ -142,6 +144,9 @@ impl FaultInjector {
         };
         for (number, fault) in plan.faults.iter().enumerate() {
             injector.at(start + fault.at, ScheduledAction::Begin(number));
+        }
+        for reseed in &plan.reseeds {
+            injector.at(start + reseed.at, ScheduledAction::Reseed(reseed.seed));
         }
         injector
     }
@@ -247,6 +252,17 @@ impl FaultInjector {
             }
             ScheduledAction::Cpu(host) => world.machine(&host.name()).slow_cpu(1),
             ScheduledAction::HealthCheck(host) => self.restart_if_failed(world, host),
+            ScheduledAction::Reseed(seed) => self.reseed(world, seed),
+        }
+    }
+
+    /// Gives every machine, the network and the injector other draws from now on.
+    fn reseed(&mut self, world: &mut dyn World, seed: u64) {
+        self.draw = RandomStream::new(seed, "chaos");
+        world.reseed(seed);
+        for host in self.plan.hosts() {
+            let own = RandomStream::new(seed, &host.name()).next_u64();
+            world.machine(&host.name()).reseed(own);
         }
     }
 
