@@ -15,7 +15,8 @@ pub(super) fn features<'a>(
     marks: impl IntoIterator<Item = (&'a String, &'a u64)>,
     operations: &[HistoryOp],
 ) -> BTreeSet<u64> {
-    let is_cell = |mark: &str| [coverage::PREFIX, answers::PREFIX].iter().any(|prefix| mark.starts_with(prefix));
+    let is_cell =
+        |mark: &str| [coverage::PREFIX, answers::PREFIX].iter().any(|prefix| mark.starts_with(prefix));
     let cells = marks.into_iter().map(|(mark, _)| mark).filter(|mark| is_cell(mark));
     let mut found: BTreeSet<u64> = cells.map(|mark| feature(WORKLOAD, mark)).collect();
     operations.iter().for_each(|op| found.extend(of_call(op)));

@@ -54,7 +54,7 @@ fn is_master(host: Host) -> bool {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 200, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: 50, ..ProptestConfig::default() })]
 
     #[test]
     fn every_child_is_valid_and_parsed_from_its_own_text((seed, profile, donor, mutations) in lineage()) {

@@ -65,8 +65,7 @@ impl Corpus {
         }
         let read = |name: &str| fs::read_to_string(dir.join(name)).unwrap_or_default();
         let lines = read("index.jsonl");
-        let entries: Vec<Entry> =
-            lines.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let entries: Vec<Entry> = lines.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
         let state = serde_json::from_str(&read("state.json")).unwrap_or_default();
         let mut corpus =
             Corpus { dir: dir.to_path_buf(), entries, state, energies: Vec::new(), draws_left: 0 };
@@ -75,6 +74,10 @@ impl Corpus {
         let mut readable = readable.into_iter();
         corpus.entries.retain(|_| readable.next() == Some(true));
         Ok(corpus)
+    }
+
+    pub(super) fn dir(&self) -> &Path {
+        &self.dir
     }
 
     pub(super) fn len(&self) -> usize {
