@@ -60,11 +60,11 @@ pub(super) struct States {
 
 impl States {
     pub(super) fn note(&mut self, server: PeerId, tablet: TabletId, note: &RaftNote, model: &Model) {
-        match &note.action {
-            RaftAction::MetaPersist { vote, .. }
-            | RaftAction::FailOpen { vote }
-            | RaftAction::Restart { vote } => drop(self.votes.insert((tablet, server), *vote)),
-            _ => {}
+        if let RaftAction::MetaPersist { vote, .. }
+        | RaftAction::FailOpen { vote }
+        | RaftAction::Restart { vote } = &note.action
+        {
+            self.votes.insert((tablet, server), *vote);
         }
         let state = feature(STATES, self.canonical(tablet, model));
         self.found.insert(state);

@@ -26,7 +26,7 @@ use crate::features::RunFeatures;
 /// Most plans of a corpus; those with the least energy go.
 const PLANS_MAX: usize = 2_000;
 /// Draws after which energies are computed again.
-const STALE_AFTER: u32 = 16;
+const STALE_AFTER: u32 = 64;
 /// Least cost of a run in CPU seconds, so that a run of no measurable time has no boundless energy.
 const COST_MIN_S: f64 = 0.01;
 
@@ -65,15 +65,11 @@ impl Corpus {
         }
         let read = |name: &str| fs::read_to_string(dir.join(name)).unwrap_or_default();
         let lines = read("index.jsonl");
-        let entries: Vec<Entry> = lines.lines().filter_map(|line| serde_json::from_str(line).ok()).collect();
+        let entries = lines.lines().filter_map(|line| serde_json::from_str::<Entry>(line).ok());
+        let entries = entries.filter(|entry| plan(dir, &entry.name).is_some()).collect();
+        // A state that is missing or of another version is learnt again.
         let state = serde_json::from_str(&read("state.json")).unwrap_or_default();
-        let mut corpus =
-            Corpus { dir: dir.to_path_buf(), entries, state, energies: Vec::new(), draws_left: 0 };
-        let readable: Vec<bool> =
-            corpus.entries.iter().map(|entry| corpus.plan(&entry.name).is_some()).collect();
-        let mut readable = readable.into_iter();
-        corpus.entries.retain(|_| readable.next() == Some(true));
-        Ok(corpus)
+        Ok(Corpus { dir: dir.to_path_buf(), entries, state, energies: Vec::new(), draws_left: 0 })
     }
 
     pub(super) fn dir(&self) -> &Path {
@@ -87,14 +83,6 @@ impl Corpus {
     /// Returns what earlier campaigns learnt.
     pub(super) fn weights(&self) -> &BTreeMap<String, Record> {
         &self.state.weights
-    }
-
-    fn path(&self, name: &str) -> PathBuf {
-        self.dir.join("plans").join(format!("{name}.plan"))
-    }
-
-    fn plan(&self, name: &str) -> Option<Plan> {
-        fs::read_to_string(self.path(name)).ok()?.parse().ok()
     }
 
     /// Counts a run; returns the features that no earlier run had.
@@ -113,12 +101,13 @@ impl Corpus {
     /// Keeps a plan. `origin`: where it is from, for people.
     pub(super) fn keep(&mut self, plan: &Plan, origin: &str, cpu_ms: u64, features: Vec<u64>) -> Result<()> {
         let name = name_of(plan);
-        let path = self.path(&name);
+        let path = path(&self.dir, &name);
         let text = format!("# {origin}\n{plan}");
         fs::write(&path, text).with_context(|| format!("writing {}", path.display()))?;
         if self.entries.iter().all(|entry| entry.name != name) {
-            self.entries.push(Entry { name, cpu_ms, features });
-            self.draws_left = 0;
+            let entry = Entry { name, cpu_ms, features };
+            self.energies.push(self.energy(&entry));
+            self.entries.push(entry);
         }
         Ok(())
     }
@@ -144,7 +133,7 @@ impl Corpus {
             left <= 0.0
         });
         let entry = self.entries.get(at.unwrap_or(0))?;
-        Some((entry.name.clone(), self.plan(&entry.name)?))
+        Some((entry.name.clone(), plan(&self.dir, &entry.name)?))
     }
 
     fn energy(&self, entry: &Entry) -> f64 {
@@ -155,14 +144,16 @@ impl Corpus {
 
     /// Writes index and state; the plans with the least energy go if there are too many.
     pub(super) fn save(&mut self, weights: BTreeMap<String, Record>) -> Result<()> {
-        let mut entries = std::mem::take(&mut self.entries);
-        entries.sort_by(|one, other| self.energy(other).total_cmp(&self.energy(one)));
-        for gone in entries.iter().skip(PLANS_MAX) {
+        let rate = |entry: Entry| (self.energy(&entry), entry);
+        let mut rated: Vec<(f64, Entry)> = self.entries.iter().cloned().map(rate).collect();
+        rated.sort_by(|one, other| other.0.total_cmp(&one.0));
+        for (_, gone) in rated.iter().skip(PLANS_MAX) {
             // A plan that is there without a line in the index does no harm.
-            let _gone = fs::remove_file(self.path(&gone.name));
+            let _gone = fs::remove_file(path(&self.dir, &gone.name));
         }
-        entries.truncate(PLANS_MAX);
-        (self.entries, self.draws_left, self.state.weights) = (entries, 0, weights);
+        rated.truncate(PLANS_MAX);
+        self.entries = rated.into_iter().map(|(_, entry)| entry).collect();
+        (self.draws_left, self.state.weights) = (0, weights);
         let lines: Result<Vec<String>, _> = self.entries.iter().map(serde_json::to_string).collect();
         self.replace("index.jsonl", &(lines?.join("\n") + "\n"))?;
         self.replace("state.json", &serde_json::to_string(&self.state)?)
@@ -174,6 +165,15 @@ impl Corpus {
         fs::write(&new, text).with_context(|| format!("writing {}", new.display()))?;
         fs::rename(&new, &path).with_context(|| format!("replacing {}", path.display()))
     }
+}
+
+fn path(dir: &Path, name: &str) -> PathBuf {
+    dir.join("plans").join(format!("{name}.plan"))
+}
+
+/// Reads a plan of the corpus, if this version can.
+fn plan(dir: &Path, name: &str) -> Option<Plan> {
+    fs::read_to_string(path(dir, name)).ok()?.parse().ok()
 }
 
 /// Returns a plan's name: the hash of its text.
@@ -189,7 +189,7 @@ mod tests {
     use crate::features::STATES;
     use sim_plan::{FaultProfile, PlanSize};
 
-    fn plan(seed: u64) -> Plan {
+    fn seeded(seed: u64) -> Plan {
         Plan::generate(seed, FaultProfile::Calm, PlanSize::Smoke)
     }
 
@@ -201,7 +201,8 @@ mod tests {
 
     fn draws(corpus: &mut Corpus, of: u64) -> usize {
         let mut random = RandomStream::new(1, "draws");
-        let drawn = (0..200).filter_map(|_| corpus.draw(&mut random)).filter(|(_, drawn)| *drawn == plan(of));
+        let drawn =
+            (0..200).filter_map(|_| corpus.draw(&mut random)).filter(|(_, drawn)| *drawn == seeded(of));
         drawn.count()
     }
 
@@ -212,7 +213,7 @@ mod tests {
         assert!(corpus.draw(&mut RandomStream::new(1, "draws")).is_none());
         for (seed, features, cpu_ms) in [(1, [1, 2], 100), (2, [2, 3], 100), (3, [4, 5], 10_000)] {
             let new = corpus.count(&run(&features));
-            corpus.keep(&plan(seed), "a seed", cpu_ms, new).expect("it is written");
+            corpus.keep(&seeded(seed), "a seed", cpu_ms, new).expect("it is written");
         }
         assert_eq!(corpus.entries[1].features, [3], "another run had feature 2");
         assert!(draws(&mut corpus, 1) > draws(&mut corpus, 2));
@@ -227,16 +228,16 @@ mod tests {
         let dir = tempfile::tempdir().expect("a temporary directory");
         let mut corpus = Corpus::open(dir.path()).expect("a new corpus");
         let new = corpus.count(&run(&[1]));
-        corpus.keep(&plan(1), "seed 1", 10, new).expect("it is written");
-        corpus.keep(&plan(2), "seed 2", 10, vec![7]).expect("it is written");
+        corpus.keep(&seeded(1), "seed 1", 10, new).expect("it is written");
+        corpus.keep(&seeded(2), "seed 2", 10, vec![7]).expect("it is written");
         let weights = BTreeMap::from([("calm smoke".to_string(), Record::default())]);
         corpus.save(weights.clone()).expect("it is written");
-        fs::write(corpus.path(&name_of(&plan(2))), "seed x\n").expect("a plan of another version");
+        fs::write(path(dir.path(), &name_of(&seeded(2))), "seed x\n").expect("a plan of another version");
         let mut again = Corpus::open(dir.path()).expect("a corpus");
         assert_eq!((again.len(), again.weights()), (1, &weights));
         assert_eq!(again.count(&run(&[1, 2])), [2], "feature 1 is known");
-        let path = again.keep_failed(&plan(3), "seed 3").expect("it is written");
+        let path = again.keep_failed(&seeded(3), "seed 3").expect("it is written");
         let text = fs::read_to_string(path).expect("a plan");
-        assert!(text.starts_with("# seed 3\n") && text.parse::<Plan>() == Ok(plan(3)));
+        assert!(text.starts_with("# seed 3\n") && text.parse::<Plan>() == Ok(seeded(3)));
     }
 }

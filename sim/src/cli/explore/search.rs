@@ -18,7 +18,7 @@ use crate::output::outln;
 use crate::run::{RunOutcome, WorldKind};
 
 /// Runs after which the corpus is saved.
-const SAVE_EVERY: u64 = 100;
+const SAVE_EVERY: u64 = 500;
 /// CPU time without anything new from children after which an exhausted search ends.
 const BARREN_MS: u64 = 20 * 60 * 1_000;
 /// Draws of a mutation that changes something.
@@ -118,8 +118,8 @@ impl Search {
         Search {
             random: RandomStream::new(settings.seed, "explore"),
             shapes,
-            mutations: Arms::new(each, |mutation| format!("mutation {}", mutation.word()), &known),
-            kinds: Arms::new(addable(), |kind| format!("kind {}", kind.word()), &known),
+            mutations: Arms::new(each, |mutation: Mutation| format!("mutation {}", mutation.word()), &known),
+            kinds: Arms::new(addable(), |kind: FaultKind| format!("kind {}", kind.word()), &known),
             aims: Aims::default(),
             curve: Curve::default(),
             begun: 0,
@@ -187,7 +187,7 @@ impl Search {
         } else if !new.is_empty() && !self.settings.plain {
             self.corpus.keep(&task.plan, &task.origin_text(), outcome.cpu_ms, new)?;
         }
-        if self.begun.is_multiple_of(SAVE_EVERY) { self.save() } else { Ok(()) }
+        if self.runs().is_multiple_of(SAVE_EVERY) { self.save() } else { Ok(()) }
     }
 
     fn learn(&mut self, task: &Task, new: usize, cpu_ms: u64) {
@@ -260,7 +260,7 @@ impl Search {
         self.curve.print(self.tally.fresh_failed);
     }
 
-    /// Returns the name of a plan of this search in the corpus.
+    /// Returns the name of a run's scratch plan.
     pub(super) fn scratch_name(task: &Task) -> String {
         format!("{}-{}", task.number, name_of(&task.plan))
     }
