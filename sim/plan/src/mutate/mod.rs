@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 use crate::client_ops::ClientOp;
-use crate::draws::{MS, SECOND, rounded};
+use crate::draws::{MS, rounded};
 use crate::faults::{FaultKind, Trigger};
 use crate::line_format::words;
 use crate::plan::Plan;
@@ -126,14 +126,3 @@ impl Plan {
         self.reseeds.push(Reseed { at, seed });
     }
 }
-
-/// Returns `span` times a factor from a quarter to four, at most `most` unless it was longer.
-fn stretched(random: &mut RandomStream, span: Duration, most: Duration) -> Duration {
-    let (numerator, denominator) = random.pick(&[(1, 4), (1, 2), (3, 4), (3, 2), (2, 1), (4, 1)]);
-    rounded((span * numerator / denominator).min(span.max(most)))
-}
-
-/// Longest fault that a mutation makes, unless the parent's was longer.
-const SPAN_MAX: Duration = Duration::from_secs(20);
-/// Shift of a fault: from a heartbeat's part to an election and more.
-const SHIFT: (Duration, Duration) = (MS, SECOND.saturating_mul(4));

@@ -1,6 +1,7 @@
 //! Mutations of faults.
 
-use super::{SHIFT, SPAN_MAX, stretched};
+use std::time::Duration;
+
 use crate::draws::{MS, SECOND, rounded};
 use crate::faults::{Fault, FaultKind, HostDir, TimedFault, Trigger, TriggeredFault};
 use crate::generate::FaultGenerator;
@@ -8,6 +9,12 @@ use crate::host::Host;
 use crate::plan::Plan;
 use crate::random_stream::RandomStream;
 
+/// Longest fault that a mutation makes, unless the parent's was longer.
+const SPAN_MAX: Duration = Duration::from_secs(20);
+/// Least and greatest shift of a fault: from a part of a heartbeat to several elections.
+const SHIFT: (Duration, Duration) = (MS, Duration::from_secs(4));
+/// Factors of a fault's duration.
+const FACTORS: [(u32, u32); 6] = [(1, 4), (1, 2), (3, 4), (3, 2), (2, 1), (4, 1)];
 /// Most occurrences of a trigger, and most disk operations after it, until an aimed fault strikes.
 const NTH_MAX: u64 = 4;
 const OPS_MAX: u64 = 25;
@@ -27,11 +34,12 @@ impl Plan {
     }
 
     pub(super) fn stretch_fault(&mut self, random: &mut RandomStream) {
-        let mut draw = random.clone();
+        let (numerator, denominator) = random.pick(&FACTORS);
         let Some(fault) = self.any_fault(random) else { return };
         let span = fault.kind.span();
         if !span.is_zero() {
-            fault.kind.set_span(stretched(&mut draw, span, SPAN_MAX));
+            let stretched = span * numerator / denominator;
+            fault.kind.set_span(rounded(stretched.min(span.max(SPAN_MAX))));
         }
     }
 
