@@ -3,13 +3,13 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::{DISTURBANCE, feature};
+use super::feature_set::{DISTURBANCE, feature};
 use crate::injector::disturbances::Disturbance;
 
 /// Kind where no fault is active.
 const NONE: &str = "none";
 
-/// How often each mark was reached under each kind of fault.
+/// Number of times that each mark was reached under each kind of fault.
 #[derive(Default)]
 pub(super) struct Disturbed {
     active: BTreeSet<&'static str>,

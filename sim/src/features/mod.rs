@@ -10,38 +10,23 @@
 //! Nothing is collected unless it is asked for, and collecting draws nothing and takes no simulated time: a run has the
 //! same hash with and without it. Equal runs have equal features.
 
-use std::collections::BTreeSet;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::time::Duration;
 
 use engine::ids::{PeerId, TabletId};
 use engine::note::raft::RaftNote;
-use serde::{Deserialize, Serialize};
 
+pub use self::feature_set::{AXES, DISTURBANCE, ORDER, RunFeatures, STATES, WORKLOAD};
 use crate::history::HistoryOp;
 use crate::injector::disturbances::Disturbance;
 use crate::invariants::Model;
 
 mod disturbance;
+mod feature_set;
 mod order;
 mod states;
 #[cfg(test)]
 mod tests;
 mod workload;
-
-/// The axes of features.
-pub const AXES: [&str; 4] = ["states", "order", "disturbance", "workload"];
-/// Indices of the axes.
-pub const STATES: usize = 0;
-pub const ORDER: usize = 1;
-pub const DISTURBANCE: usize = 2;
-pub const WORKLOAD: usize = 3;
-
-/// The features of one run by axis. No feature is on two axes.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RunFeatures {
-    pub axes: [BTreeSet<u64>; AXES.len()],
-}
 
 impl RunFeatures {
     /// Adds the features of the clients' calls. `marks` include cells of the coverage table and kinds of answers.
@@ -54,21 +39,9 @@ impl RunFeatures {
         self.axes[WORKLOAD].extend(found);
         self
     }
-
-    /// Returns all features.
-    pub fn iter(&self) -> impl Iterator<Item = u64> + '_ {
-        self.axes.iter().flatten().copied()
-    }
 }
 
-/// Returns the feature of a situation on an axis.
-fn feature(axis: usize, situation: impl Hash) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    (axis, situation).hash(&mut hasher);
-    hasher.finish()
-}
-
-/// Collects features while a run goes on.
+/// Collects features during a run.
 #[derive(Default)]
 pub struct FeatureCollector {
     states: states::States,

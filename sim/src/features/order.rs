@@ -6,7 +6,7 @@ use std::mem::{Discriminant, discriminant};
 use engine::ids::{PeerId, TabletId};
 use engine::note::raft::{RaftAction, RaftNote};
 
-use super::{ORDER, feature};
+use super::feature_set::{ORDER, feature};
 
 /// An action with the role and the data state of the replica after it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -9,7 +9,7 @@ use std::mem::discriminant;
 use engine::ids::{PeerId, TabletId};
 use engine::note::raft::{PostState, RaftAction, RaftNote};
 
-use super::{STATES, feature};
+use super::feature_set::{STATES, feature};
 use crate::invariants::Model;
 use crate::invariants::model::Replica;
 
@@ -97,7 +97,7 @@ impl States {
     }
 }
 
-/// What ranks and distances are counted from.
+/// The values that ranks and distances are counted from.
 struct Ranks {
     terms: BTreeSet<u64>,
     last_terms: BTreeSet<u64>,

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use super::{WORKLOAD, feature};
+use super::feature_set::{WORKLOAD, feature};
 use crate::history::{CallError, CallOutcome, ClientRequest, HistoryOp, RowResult};
 use crate::model_oracle::coverage;
 use crate::oracle::answers;

@@ -24,7 +24,7 @@ mod repair;
 mod tests;
 
 words! {
-    /// What a child has other than its parent.
+    /// Difference of a child from its parent.
     pub enum Mutation {
         /// One fault comes earlier or later.
         Shift = "shift",
@@ -49,7 +49,7 @@ words! {
     }
 }
 
-/// What a mutation draws from besides its random stream.
+/// Sources of a mutation besides its random stream.
 #[derive(Debug, Clone, Copy)]
 pub struct MutationInput<'a> {
     pub mutation: Mutation,

@@ -11,7 +11,7 @@ use sim_plan::RandomStream;
 /// Successes from which on old ones fade: what was new once is not any more.
 const SCORE_MAX: u32 = 64;
 
-/// What is known of an arm.
+/// The successes and the cost of an arm so far.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 pub(super) struct Record {
     /// Doublings of new features, added up.

@@ -39,7 +39,7 @@ pub(super) struct Entry {
     pub features: Vec<u64>,
 }
 
-/// What a corpus knows besides its plans.
+/// Knowledge of a corpus besides its plans.
 #[derive(Debug, Default, Serialize, Deserialize)]
 struct State {
     /// Number of runs that had each feature.
