@@ -8,6 +8,7 @@ pub mod disturbances;
 mod machine_faults;
 mod metadata_rot;
 mod network_faults;
+mod reseeds;
 mod triggers;
 
 use std::collections::BTreeMap;
@@ -253,16 +254,6 @@ impl FaultInjector {
             ScheduledAction::Cpu(host) => world.machine(&host.name()).slow_cpu(1),
             ScheduledAction::HealthCheck(host) => self.restart_if_failed(world, host),
             ScheduledAction::Reseed(seed) => self.reseed(world, seed),
-        }
-    }
-
-    /// Gives every machine, the network and the injector other draws from now on.
-    fn reseed(&mut self, world: &mut dyn World, seed: u64) {
-        self.draw = RandomStream::new(seed, "chaos");
-        world.reseed(seed);
-        for host in self.plan.hosts() {
-            let own = RandomStream::new(seed, &host.name()).next_u64();
-            world.machine(&host.name()).reseed(own);
         }
     }
 

@@ -77,8 +77,8 @@ impl<T: Copy + PartialEq> Arms<T> {
 }
 
 impl Record {
-    /// Draws a rate from the gamma distribution of `score + 1` successes in the CPU time: a sum of exponential draws. An
-    /// arm without a run counts as one success in a second.
+    /// Draws a rate from the gamma distribution of `score + 1` successes in the CPU time: a sum of exponential draws.
+    /// An arm without a run counts as one success in a second.
     fn draw_rate(&self, random: &mut RandomStream) -> f64 {
         let sum: f64 = (0..=self.score).map(|_| -fraction(random).ln()).sum();
         sum / (1.0 + self.cpu_s)
