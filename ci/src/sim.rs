@@ -1,5 +1,5 @@
-//! The simulator's part of a pull request: some seeds in both worlds, every kept plan, the determinism check, and a
-//! point of a study.
+//! The simulator's part of a pull request: some seeds in both worlds, every kept plan, the determinism check, a
+//! short guided search, and a point of a study.
 //!
 //! Bounded to a few minutes; long runs are `cargo sim run`'s, sharded over machines (`ci/sim-farm.yaml`).
 
@@ -11,7 +11,7 @@ use crate::command::cargo;
 use crate::steps::Steps;
 
 /// Runs by name.
-const RUNS: [(&str, &[&str]); 7] = [
+const RUNS: [(&str, &[&str]); 8] = [
     ("sim madsim", &["sim", "run", "--seeds", "1..119", "--size", "smoke", "--minutes", "1"]),
     ("sim madsim full", &["sim", "run", "--seeds", "121..151", "--minutes", "1"]),
     (
@@ -24,6 +24,10 @@ const RUNS: [(&str, &[&str]); 7] = [
     ),
     ("sim twice", &["sim", "twice", "--seeds", "1..11", "--size", "smoke"]),
     ("sim plans", &["sim", "plans"]),
+    (
+        "sim explore",
+        &["sim", "explore", "--minutes", "0.33", "--size", "smoke", "--corpus", "target/sim-explore"],
+    ),
     ("sim study", &["sim", "study", "scale", "--points", "1"]),
 ];
 

@@ -6,6 +6,7 @@
 pub mod cli;
 pub mod cluster;
 pub mod event_log;
+pub mod features;
 pub mod history;
 pub mod injector;
 pub mod invariants;

@@ -96,6 +96,11 @@ impl Machine {
         }
     }
 
+    /// Lets the node's randomness come from another seed from now on. Crashes of its disks stay as they were.
+    pub fn reseed(&self, seed: u64) {
+        *self.rng.lock() = ChaCha12Rng::seed_from_u64(seed);
+    }
+
     /// Gives the machine a ticket, and the means to use it.
     pub fn set_kerberos(&self, kerberos: KerberosDouble) {
         *self.kerberos.lock() = Some(kerberos);

@@ -16,6 +16,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cluster;
 use crate::event_log::{EventLog, SeriesPoints, TimelineEvent, listen_to_logs};
+use crate::features::RunFeatures;
 use crate::injector::{CALLS_CUT, FaultInjector, disturbances};
 use crate::oracle::{
     OracleReport, Violation, availability, control_calls, idle_traffic, recovered_state, resources,
@@ -47,6 +48,8 @@ pub struct KeepOptions {
     pub timeline: bool,
     /// Folder of replication traces, and the prefix of their names.
     pub traces: Option<(PathBuf, String)>,
+    /// True if the run's features are collected, for guided search.
+    pub features: bool,
 }
 
 /// A violation as text.
@@ -94,6 +97,8 @@ pub struct RunResult {
     pub lines: Vec<String>,
     pub timeline: Vec<TimelineEvent>,
     pub series: Vec<SeriesPoints>,
+    /// The features, if they were requested.
+    pub features: Option<RunFeatures>,
 }
 
 /// Memory with which a server of a plan refuses no request.
@@ -133,6 +138,9 @@ pub fn run(plan: &Plan, kind: WorldKind, keep: KeepOptions) -> Result<RunResult,
     let workload = Workload::new(plan);
     let origin = keep.traces.as_ref().map(|(_, name)| format!("cargo sim, {name}"));
     let observer = RunObserver::new(plan, origin);
+    if keep.features {
+        observer.collect_features();
+    }
     let mut run = Run {
         world: world.as_mut(),
         workload: workload.clone(),
@@ -160,12 +168,14 @@ pub fn run(plan: &Plan, kind: WorldKind, keep: KeepOptions) -> Result<RunResult,
     let outcome = outcome(plan, kind, &log, &workload, injector, failures, simulated);
     let mut marks = observer.marks();
     marks.extend(workload.coverage());
+    let features = observer.features();
+    let features = features.map(|found| found.with_answers(&marks, &workload.history().operations()));
     let outcome = RunOutcome { marks, work, ..outcome };
     let outcome =
         RunOutcome { judge_ms: cpu_ms() - checks_begin, cpu_ms: cpu_ms(), rss_kib: rss_kib(), ..outcome };
     // Dropping a world drops its tasks one by one; the process ends soon anyway.
     std::mem::forget(world);
-    Ok(RunResult { outcome, lines: log.lines(), timeline: log.timeline(), series: log.series() })
+    Ok(RunResult { outcome, lines: log.lines(), timeline: log.timeline(), series: log.series(), features })
 }
 
 fn outcome(
@@ -396,6 +406,7 @@ impl Run<'_> {
         while self.world.now() < end {
             self.observer.set_silent(&injector.silent_hosts());
             self.observer.set_disturbed(&disturbances::last_ends(injector.disturbances()));
+            self.observer.set_active_faults(injector.disturbances(), self.world.now());
             let until = injector.next_at().map_or(end, |next| next.min(end));
             match self.world.run_until(until) {
                 Ok(StopReason::Reached) => injector.run_due(self.world),

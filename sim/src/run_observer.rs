@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 use std::{fmt, io};
 
@@ -15,6 +15,7 @@ use engine::observer::{Observer, ObserverHandle};
 use engine::sync::{Mutex, MutexGuard};
 
 use crate::event_log::{self, Series};
+use crate::features::{FeatureCollector, RunFeatures};
 use crate::injector::disturbances::Disturbance;
 use crate::invariants::InvariantChecker;
 use crate::machine::Machine;
@@ -54,6 +55,8 @@ struct Observations {
     running: RunningServers,
     /// `None` if traces were not requested.
     traces: Option<Mutex<Traces>>,
+    /// Empty if features were not requested.
+    features: OnceLock<Mutex<FeatureCollector>>,
 }
 
 /// The actions of each tablet's replicas, in the form of `spec/README.md`.
@@ -110,8 +113,26 @@ impl RunObserver {
             hosts,
             running: RunningServers::default(),
             traces,
+            features: OnceLock::new(),
         };
         RunObserver { state: Arc::new(state) }
+    }
+
+    /// Collects the run's features from now on.
+    pub fn collect_features(&self) {
+        self.state.features.get_or_init(Mutex::default);
+    }
+
+    /// Returns the features of the states, orders and disturbances so far; `None` if they are not collected.
+    pub fn features(&self) -> Option<RunFeatures> {
+        self.state.features.get().map(|features| features.lock().features())
+    }
+
+    /// Tells which faults are active now: what happens next happens under them.
+    pub fn set_active_faults(&self, disturbances: &[Disturbance], now: Duration) {
+        if let Some(features) = self.state.features.get() {
+            features.lock().set_active(disturbances, now);
+        }
     }
 
     /// Writes each tablet's trace into `dir`, as `NAME-TABLET.trace`.
@@ -275,6 +296,9 @@ impl Observations {
     }
 
     fn count(&self, mark: &str) {
+        if let Some(features) = self.features.get() {
+            features.lock().mark(mark);
+        }
         let mut marks = self.marks();
         match marks.get_mut(mark) {
             Some(count) => *count += 1,
@@ -324,6 +348,14 @@ impl Observations {
         memory.violations.extend(found);
     }
 
+    /// Adds what the tablet's model is after a note to the features, if they are collected.
+    fn collect(&self, server: PeerId, tablet: TabletId, note: &RaftNote) {
+        let Some(features) = self.features.get() else { return };
+        if let Some(model) = self.invariants().model_of(tablet) {
+            features.lock().note(server, tablet, note, model);
+        }
+    }
+
     /// Returns true if the invariants apply to this tablet.
     fn is_checked(&self, tablet: TabletId) -> bool {
         !self.may_lose_acknowledged || tablet == node::master::system_tablet::TABLET_ID
@@ -340,6 +372,7 @@ impl Observations {
                 }
                 if self.is_checked(tablet) {
                     self.invariants().check_note(server, tablet, raft, event_log::nanos_here());
+                    self.collect(server, tablet, raft);
                 }
                 if let Some(traces) = self.traces.as_ref().filter(|_| self.is_checked(tablet)) {
                     let mut traces = traces.lock();

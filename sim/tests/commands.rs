@@ -116,3 +116,22 @@ fn late_faults_are_applied_and_counted_in_turmoils_world_too() {
         assert!(text.lines().any(is_counted), "{name}: {text}");
     }
 }
+
+#[test]
+fn equal_runs_have_equal_features_and_collecting_them_changes_no_run() {
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let small = plan(dir.path(), "30s").display().to_string();
+    let run = |more: &[&str]| text(&sim(&[&["one", &small, "--world", "turmoil"], more].concat()));
+    let line =
+        |text: &str, mark: &str| text.lines().find_map(|line| line.strip_prefix(mark)).map(str::to_string);
+    let [one, again, plain] = [run(&["--features"]), run(&["--features"]), run(&[])];
+    let features = line(&one, "@features ").expect("they are printed");
+    assert!(features.len() > 1_000, "{features}");
+    assert_eq!(line(&again, "@features "), Some(features));
+    assert_eq!(line(&plain, "@features "), None);
+    let hash = |text: &str| {
+        let outcome = line(text, "@outcome ").expect("every run ends with it");
+        serde_json::from_str::<serde_json::Value>(&outcome).expect("JSON")["hash"].clone()
+    };
+    assert_eq!(hash(&one), hash(&plain));
+}

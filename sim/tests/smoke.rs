@@ -9,7 +9,7 @@ use sim_plan::{FaultProfile, Plan, PlanSize, SecuritySpec};
 fn small_plans_run_clean() {
     for (seed, profile) in [(1, FaultProfile::Calm), (2, FaultProfile::Crash)] {
         let plan = Plan::generate(seed, profile, PlanSize::Smoke);
-        let keep = KeepOptions { events: 0..1, timeline: true, traces: None };
+        let keep = KeepOptions { events: 0..1, timeline: true, ..KeepOptions::default() };
         let ran = run(&plan, WorldKind::Turmoil, keep).expect("the world is in every build");
         assert_eq!(ran.outcome.failures, [], "seed {seed}");
         assert!(ran.outcome.answered > 0 && ran.outcome.checked > 0);
@@ -23,7 +23,7 @@ fn a_cluster_that_requires_security_runs_clean() {
     let seconds = Duration::from_secs;
     let mut plan = Plan::generate(2, FaultProfile::Crash, PlanSize::Smoke);
     plan.security = Some(SecuritySpec { authn: seconds(3), authz: seconds(2), rotation: seconds(2) });
-    let keep = KeepOptions { events: 0..1, timeline: true, traces: None };
+    let keep = KeepOptions { events: 0..1, timeline: true, ..KeepOptions::default() };
     let ran = run(&plan, WorldKind::Turmoil, keep).expect("the world is in every build");
     assert_eq!(ran.outcome.failures, []);
     assert!(ran.outcome.answered > 0 && ran.outcome.checked > 0);

@@ -117,6 +117,13 @@ pub fn profile_of(kind: FaultKind) -> Option<FaultProfile> {
     weighted_kinds().find(|(_, of, _)| *of == kind).map(|(profile, ..)| profile)
 }
 
+/// Returns the kinds that a mutation may add, with the largest of their weights. They lose no durable data.
+pub fn addable() -> Vec<(FaultKind, u32)> {
+    let weight = |kind: FaultKind| weights_of(kind).iter().map(|(_, weight)| *weight).max();
+    let weighted = FaultKind::ALL.iter().filter_map(|kind| Some((*kind, weight(*kind)?)));
+    weighted.filter(|(kind, _)| !kind.loses_durable_data()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -21,6 +21,7 @@
 //! | ops and faults that belong together | `scenarios` |
 //! | which profile draws which fault, and its weight | [`fault_weights`] |
 //! | tables of any shape, and ops on them | [`tables`] |
+//! | children of a plan, for guided search | [`mutate`] |
 //! | the text of a plan | [`line_format`]: one line; `text`: the whole plan |
 //!
 //! To add a fault:
@@ -44,6 +45,7 @@ pub mod faults;
 pub mod generate;
 pub mod host;
 pub mod line_format;
+pub mod mutate;
 pub mod plan;
 pub mod profile;
 pub mod random_stream;
@@ -60,5 +62,5 @@ pub use profile::{FaultProfile, PlanSize};
 pub use random_stream::RandomStream;
 pub use spec::{
     ClockSkew, ClusterSpec, DataSpec, DeviceSpec, EngineLimits, FinalRestart, NetworkSpec, RaftBatching,
-    SecuritySpec,
+    Reseed, SecuritySpec,
 };

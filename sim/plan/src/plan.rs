@@ -6,7 +6,8 @@ use crate::client_ops::{ClientOp, ClientProgram};
 use crate::faults::{FaultKind, TimedFault};
 use crate::host::Host;
 use crate::spec::{
-    ClockSkew, ClusterSpec, DataSpec, DeviceSpec, FinalRestart, NetworkSpec, RaftBatching, SecuritySpec,
+    ClockSkew, ClusterSpec, DataSpec, DeviceSpec, FinalRestart, NetworkSpec, RaftBatching, Reseed,
+    SecuritySpec,
 };
 use crate::tables::ModelTable;
 
@@ -28,6 +29,8 @@ pub struct Plan {
     pub clients: Vec<ClientProgram>,
     /// Ordered by time.
     pub faults: Vec<TimedFault>,
+    /// Times from which the run draws from other seeds. Ordered by time.
+    pub reseeds: Vec<Reseed>,
     pub ending: FinalRestart,
     /// Time within which the clients must end, faults included.
     pub limit: Duration,

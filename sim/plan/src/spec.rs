@@ -138,6 +138,15 @@ records! {
 }
 
 records! {
+    /// Time from which machines, network and fault injector draw from another seed. The run is the same until then.
+    pub struct Reseed = "reseed" {
+        /// Time since the workload began.
+        pub at: Duration,
+        pub seed: u64,
+    }
+}
+
+records! {
     /// The error of one machine's clock.
     pub struct ClockSkew = "clock" {
         pub host: Host,

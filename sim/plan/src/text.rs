@@ -8,7 +8,8 @@ use crate::faults::TimedFault;
 use crate::line_format::{LineField, LineRecord, ParseError};
 use crate::plan::Plan;
 use crate::spec::{
-    ClockSkew, ClusterSpec, DataSpec, DeviceSpec, FinalRestart, NetworkSpec, RaftBatching, SecuritySpec,
+    ClockSkew, ClusterSpec, DataSpec, DeviceSpec, FinalRestart, NetworkSpec, RaftBatching, Reseed,
+    SecuritySpec,
 };
 use crate::tables::{ColumnSpec, ModelTable, RangeSpec, TableSpec};
 
@@ -46,6 +47,9 @@ impl fmt::Display for Plan {
         for fault in &self.faults {
             writeln!(f, "{}", fault.line())?;
         }
+        for reseed in &self.reseeds {
+            writeln!(f, "{}", reseed.line())?;
+        }
         if self.ending != FinalRestart::Stay {
             writeln!(f, "ending {}", self.ending.text())?;
         }
@@ -69,6 +73,7 @@ struct Parts {
     quiet: Option<std::time::Duration>,
     clients: Vec<ClientProgram>,
     faults: Vec<TimedFault>,
+    reseeds: Vec<Reseed>,
     ending: Option<FinalRestart>,
 }
 
@@ -91,6 +96,7 @@ impl Parts {
             SecuritySpec::WORD => self.security = Some(SecuritySpec::parse_line(line)?),
             DeviceSpec::WORD => self.devices = Some(DeviceSpec::parse_line(line)?),
             NetworkSpec::WORD => self.network = Some(NetworkSpec::parse_line(line)?),
+            Reseed::WORD => self.reseeds.push(Reseed::parse_line(line)?),
             ClockSkew::WORD => self.clocks.push(ClockSkew::parse_line(line)?),
             ClientSetup::WORD => {
                 self.clients.push(ClientProgram { setup: ClientSetup::parse_line(line)?, ops: Vec::new() });
@@ -115,6 +121,8 @@ impl Parts {
         let missing = |word: &str| ParseError(format!("plan: the line `{word}` is missing"));
         let mut faults = self.faults;
         faults.sort_by_key(|fault| fault.at);
+        let mut reseeds = self.reseeds;
+        reseeds.sort_by_key(|reseed| reseed.at);
         Ok(Plan {
             seed: self.seed.ok_or_else(|| missing("seed"))?,
             cluster: self.cluster.ok_or_else(|| missing("cluster"))?,
@@ -127,6 +135,7 @@ impl Parts {
             tables: self.tables,
             clients: self.clients,
             faults,
+            reseeds,
             ending: self.ending.unwrap_or(FinalRestart::Stay),
             limit: self.limit.ok_or_else(|| missing("limit"))?,
             quiet: self.quiet.ok_or_else(|| missing("quiet"))?,

@@ -168,6 +168,8 @@ mod tests {
             "sim shrink 1 --minutes -1",
             "sim mutants --only \"\"",
             "sim mutants --minutes 0",
+            "sim explore --minutes 0 --corpus x",
+            "sim explore --minutes 1",
             "sim cost --seeds 5..5",
             "sim without 1 --fault 0",
             "sim fated \"\"",

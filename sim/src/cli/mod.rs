@@ -20,6 +20,7 @@ mod cost;
 mod counterfactual;
 mod coverage;
 mod determinism;
+mod explore;
 mod fate;
 mod fault_report;
 mod gates;
@@ -50,6 +51,8 @@ struct Cli {
 enum Command {
     /// Runs many seeds, one process each
     Run(run_pool::RunArgs),
+    /// Searches: fresh seeds, and children of plans that showed something new
+    Explore(explore::ExploreArgs),
     /// Runs every plan of a folder, in both worlds
     Plans(run_pool::PlansArgs),
     /// Runs a seed or a plan again and prints its outcome
@@ -108,6 +111,7 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse();
     let done = match cli.command {
         Command::Run(args) => run_pool::run(&args),
+        Command::Explore(args) => explore::explore(&args),
         Command::Plans(args) => run_pool::plans(&args),
         Command::Replay(args) => replay(&args),
         Command::Twice(args) => determinism::twice(&args),

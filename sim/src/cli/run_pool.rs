@@ -131,7 +131,7 @@ pub(super) fn plans(args: &PlansArgs) -> Result<bool> {
     Ok(results.failures() == 0)
 }
 
-fn jobs(wanted: Option<usize>) -> usize {
+pub(super) fn jobs(wanted: Option<usize>) -> usize {
     wanted.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, |count| count.get()))
 }
 

@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use super::arguments;
 use super::plan_source::PlanSource;
 use crate::event_log::{SERIES_STEP_MS, SeriesPoints};
+use crate::features::RunFeatures;
 use crate::run::{KeepOptions, RunOutcome, ViolationRecord, run};
 
 /// Begins the line with the outcome.
@@ -25,6 +26,7 @@ const MARK: &str = "@outcome ";
 const LINE_MARK: &str = "@line ";
 const TIMELINE_MARK: &str = "@timeline ";
 const CURVE_MARK: &str = "@curve ";
+const FEATURES_MARK: &str = "@features ";
 /// Lines of a panic's report that are retained.
 const STORY_LINES: usize = 60;
 /// Real time after which a run counts as hung.
@@ -48,6 +50,9 @@ pub(super) struct RunOneArgs {
     /// Write replication traces into this folder
     #[arg(long)]
     trace: Option<PathBuf>,
+    /// Print the run's features
+    #[arg(long)]
+    features: bool,
 }
 
 /// A timeline event as printed by the child.
@@ -76,6 +81,8 @@ pub(super) struct ChildOutput {
     pub lines: Vec<String>,
     pub timeline: Vec<EventRecord>,
     pub curves: Vec<SeriesRecord>,
+    /// Empty unless they were requested.
+    pub features: RunFeatures,
 }
 
 /// Runs the plan in this process.
@@ -84,7 +91,7 @@ pub(super) fn one(args: &RunOneArgs) -> Result<bool> {
     let plan = args.source.plan()?;
     let events = args.events.clone().unwrap_or(0..0);
     let traces = args.trace.as_ref().map(|dir| (dir.clone(), args.source.file_name()));
-    let keep = KeepOptions { events, timeline: args.timeline, traces };
+    let keep = KeepOptions { events, timeline: args.timeline, traces, features: args.features };
     let result = run(&plan, args.source.options.world, keep).map_err(|error| anyhow!(error))?;
     let mut stdout = std::io::stdout().lock();
     for line in &result.lines {
@@ -98,6 +105,9 @@ pub(super) fn one(args: &RunOneArgs) -> Result<bool> {
     for SeriesPoints { host, series, points } in result.series {
         let curve = SeriesRecord { host, series: series.name().to_string(), step_ms: SERIES_STEP_MS, points };
         writeln!(stdout, "{CURVE_MARK}{}", serde_json::to_string(&curve)?)?;
+    }
+    if let Some(features) = &result.features {
+        writeln!(stdout, "{FEATURES_MARK}{}", serde_json::to_string(features)?)?;
     }
     writeln!(stdout, "{MARK}{}", serde_json::to_string(&result.outcome)?)?;
     stdout.flush()?;
@@ -124,6 +134,8 @@ pub(super) struct RunJob {
     pub timeline: bool,
     /// Folder of replication traces.
     pub trace: Option<PathBuf>,
+    /// True if features are requested.
+    pub features: bool,
     /// The program to run, if it is not this one.
     pub program: Option<PathBuf>,
     /// Number of the mutant to run with; 0 for none.
@@ -132,7 +144,15 @@ pub(super) struct RunJob {
 
 impl RunJob {
     pub(super) fn new(source: PlanSource) -> RunJob {
-        RunJob { source, events: None, timeline: false, trace: None, program: None, mutant: 0 }
+        RunJob {
+            source,
+            events: None,
+            timeline: false,
+            trace: None,
+            features: false,
+            program: None,
+            mutant: 0,
+        }
     }
 
     fn spawn(&self) -> Result<Child> {
@@ -150,6 +170,9 @@ impl RunJob {
         }
         if let Some(dir) = &self.trace {
             command.arg("--trace").arg(dir);
+        }
+        if self.features {
+            command.arg("--features");
         }
         // Huge pages are mostly zeroes that a run never uses, and freed memory goes back to the system for other runs.
         command.env("RUST_BACKTRACE", "1").env("MIMALLOC_ALLOW_THP", "0").env("MIMALLOC_PURGE_DELAY", "0");
@@ -204,11 +227,14 @@ impl RunJob {
     fn listen(&self, stdout: impl Read) -> Result<(ChildOutput, bool)> {
         let (mut finished, mut outcome) = (false, RunOutcome::default());
         let (mut lines, mut timeline, mut curves) = (Vec::new(), Vec::new(), Vec::new());
+        let mut features = RunFeatures::default();
         for line in BufReader::new(stdout).lines() {
             let line = line.context("reading what a run prints")?;
             if let Some(json) = line.strip_prefix(MARK) {
                 outcome = serde_json::from_str(json).context("the outcome of a run")?;
                 finished = true;
+            } else if let Some(json) = line.strip_prefix(FEATURES_MARK) {
+                features = serde_json::from_str(json).context("the features of a run")?;
             } else if let Some(json) = line.strip_prefix(CURVE_MARK) {
                 curves.push(serde_json::from_str(json).context("a series of a run")?);
             } else if let Some(json) = line.strip_prefix(TIMELINE_MARK) {
@@ -217,7 +243,7 @@ impl RunJob {
                 lines.push(line.to_string());
             }
         }
-        Ok((ChildOutput { outcome, lines, timeline, curves }, finished))
+        Ok((ChildOutput { outcome, lines, timeline, curves, features }, finished))
     }
 
     /// Returns the outcome of a run that ended without printing one.

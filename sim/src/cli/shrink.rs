@@ -99,6 +99,7 @@ impl Shrinker<'_> {
                 plan = self.without(plan, |plan| &mut plan.clients[client].ops)?;
             }
             plan = self.without(plan, |plan| &mut plan.clocks)?;
+            plan = self.without(plan, |plan| &mut plan.reseeds)?;
             plan = self.halve_fault_times(plan)?;
             plan = self.shorter(plan)?;
             plan = self.simplify_cluster(plan)?;

@@ -8,6 +8,7 @@ pub mod disturbances;
 mod machine_faults;
 mod metadata_rot;
 mod network_faults;
+mod reseeds;
 mod triggers;
 
 use std::collections::BTreeMap;
@@ -63,6 +64,8 @@ enum ScheduledAction {
     Cpu(Host),
     /// The operator checks if the server's disks failed, and schedules the next check.
     HealthCheck(Host),
+    /// Machines, network and injector draw from another seed.
+    Reseed(u64),
 }
 
 /// Counter of calls that were cut.
@@ -142,6 +145,9 @@ impl FaultInjector {
         };
         for (number, fault) in plan.faults.iter().enumerate() {
             injector.at(start + fault.at, ScheduledAction::Begin(number));
+        }
+        for reseed in &plan.reseeds {
+            injector.at(start + reseed.at, ScheduledAction::Reseed(reseed.seed));
         }
         injector
     }
@@ -247,6 +253,7 @@ impl FaultInjector {
             }
             ScheduledAction::Cpu(host) => world.machine(&host.name()).slow_cpu(1),
             ScheduledAction::HealthCheck(host) => self.restart_if_failed(world, host),
+            ScheduledAction::Reseed(seed) => self.reseed(world, seed),
         }
     }
 

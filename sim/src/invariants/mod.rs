@@ -221,6 +221,11 @@ impl InvariantChecker {
         }
     }
 
+    /// Returns the model of a tablet, after its last action.
+    pub fn model_of(&self, tablet: TabletId) -> Option<&Model> {
+        self.tablets.get(&tablet).map(|state| &state.model)
+    }
+
     /// Returns the model before any action.
     fn model(&self) -> Model {
         let mut model = Model::default();

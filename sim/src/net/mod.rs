@@ -156,6 +156,11 @@ impl Network {
         }
     }
 
+    /// Lets latencies, losses and cuts of writes come from another seed from now on.
+    pub fn reseed(&mut self, seed: u64) {
+        self.draw = RandomStream::new(seed, "net");
+    }
+
     /// Returns a machine's id; adds the machine at the first call.
     pub fn host(&mut self, name: &str) -> HostId {
         if let Some(id) = self.names.get(name) {

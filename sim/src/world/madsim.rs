@@ -292,6 +292,10 @@ impl World for MadsimWorld {
         self.virtual_world.net(|net, _| net.cuts.cut)
     }
 
+    fn reseed(&mut self, seed: u64) {
+        self.virtual_world.net(|net, _| net.reseed(seed));
+    }
+
     fn log(&self) -> &EventLog {
         &self.log
     }

@@ -122,6 +122,9 @@ pub trait World {
     /// Returns the number of calls that were cut.
     fn calls_cut(&self) -> u64;
 
+    /// Lets the network draw from another seed from now on, in a world whose network is ours.
+    fn reseed(&mut self, _seed: u64) {}
+
     fn log(&self) -> &EventLog;
 
     /// Returns counters of the world's own work by name; none if it does not count.

@@ -24,7 +24,7 @@ const DRAWN_METADATA: [MetadataKind; 2] = [MetadataKind::Log, MetadataKind::Supe
 /// Sizes in seconds of steps of a clock.
 const STEPS_S: [i64; 3] = [7, 60, 300];
 
-pub(super) struct FaultGenerator<'a> {
+pub(crate) struct FaultGenerator<'a> {
     random: &'a mut RandomStream,
     weights: Vec<(FaultKind, u32)>,
     masters: u8,
@@ -113,6 +113,19 @@ impl<'a> FaultGenerator<'a> {
         let fragile = (cluster.replicas >= 3).then_some(fragile);
         let draw = FaultGenerator::of_kinds(random, cluster, profile, 1, fragile, Generation::Third);
         draw.few_faults(work, THIRD_FAULTS_MAX)
+    }
+
+    /// Draws one fault of a kind that loses no durable data, within `end`.
+    pub(crate) fn one_fault(
+        random: &'a mut RandomStream,
+        cluster: &ClusterSpec,
+        clients: u8,
+        kind: FaultKind,
+        end: Duration,
+    ) -> TimedFault {
+        let (masters, tservers, weights) = (cluster.masters, cluster.tservers, vec![(kind, 1)]);
+        let mut draw = FaultGenerator { random, weights, masters, tservers, clients, fragile: None };
+        draw.fault(end.as_micros() as u64)
     }
 
     fn few_faults(mut self, work: Duration, count_max: u64) -> Vec<TimedFault> {

@@ -19,7 +19,6 @@
 
 use std::time::Duration;
 
-use self::faults::FaultGenerator;
 use crate::client_ops::{ClientOp, ClientProgram};
 use crate::draws::{MS, SECOND};
 use crate::faults::Fault;
@@ -30,6 +29,7 @@ use crate::scenarios::{add_scenarios, long_trouble, master_changes, unsynced_log
 use crate::spec::{ClusterSpec, FinalRestart};
 use crate::tables;
 
+pub(crate) use self::faults::FaultGenerator;
 pub(crate) use self::layout::HDD_SYNC_MIN;
 
 mod faults;
@@ -98,6 +98,7 @@ impl Plan {
             tables: Vec::new(),
             clients,
             faults,
+            reseeds: Vec::new(),
             ending: FinalRestart::Stay,
             limit: Duration::ZERO,
             quiet: Duration::ZERO,
@@ -120,16 +121,33 @@ impl Plan {
         unsynced_logs::unsync_logs(&mut stream("unsynced"), &mut plan, profile);
         let restart = final_restart(&mut stream("ending"), &plan.cluster);
         plan.ending = master_changes::final_restart(&plan, restart);
-        plan.limit = plan.faults_end_at() + work * 4 + disk_time(&plan) + 120 * SECOND;
-        plan.quiet = 60 * SECOND + (plan.devices.op + plan.devices.sync) * CHECK_DISK_OPS;
-        if plan.network.latency > LONG_LATENCY {
-            plan.quiet += plan.network.latency * 2 * CHECK_ROUND_TRIPS;
-        }
+        plan.limit_time(work);
         plan
     }
 
+    /// Sets the limits of clients and recovery phase. `work`: the time that clients work if nothing delays them.
+    pub(crate) fn limit_time(&mut self, work: Duration) {
+        self.limit = self.faults_end_at() + work * 4 + disk_time(self) + 120 * SECOND;
+        self.quiet = 60 * SECOND + (self.devices.op + self.devices.sync) * CHECK_DISK_OPS;
+        if self.network.latency > LONG_LATENCY {
+            self.quiet += self.network.latency * 2 * CHECK_ROUND_TRIPS;
+        }
+    }
+
+    /// Returns the time that clients work if nothing delays them, waits included.
+    pub(crate) fn working_time(&self) -> Duration {
+        let waits = |client: &ClientProgram| -> Duration {
+            client
+                .ops
+                .iter()
+                .map(|op| if let ClientOp::Wait { span } = op { *span } else { Duration::ZERO })
+                .sum()
+        };
+        self.clients.iter().map(|client| working_time(client) + waits(client)).max().unwrap_or_default()
+    }
+
     /// Raises timeouts and retention that devices and network cannot meet.
-    fn correct_timing(&mut self) {
+    pub(crate) fn correct_timing(&mut self) {
         let spins = self.devices.sync >= layout::HDD_SYNC_MIN;
         // A vote is stored for every tablet. On a spinning disk that takes longer than a short election timeout.
         if spins {

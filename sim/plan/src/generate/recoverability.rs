@@ -7,7 +7,7 @@ use crate::plan::Plan;
 
 impl Plan {
     /// Removes ops and moves faults that together could lose the majority of a tablet.
-    pub(super) fn keep_recoverable(&mut self) {
+    pub(crate) fn keep_recoverable(&mut self) {
         // Evictions leave two replicas, and one of them must be sound: no eviction where a server may lose its data.
         if self.faults.iter().any(|fault| fault.kind.kind().loses_durable_data()) {
             self.replace_with_step_down(|op| matches!(op, ClientOp::Evict { .. }));

@@ -52,7 +52,7 @@ pub(super) fn add(random: &mut RandomStream, plan: &mut Plan, profile: FaultProf
 }
 
 /// Returns true if the fault restarts a master or may do so. A master ends if its disk fails.
-fn restarts_master(fault: &TimedFault) -> bool {
+pub(crate) fn restarts_master(fault: &TimedFault) -> bool {
     use Fault::{DiskError, DiskFull, ReadErrors, SyncError};
     let is_master = |host: &Host| matches!(host, Host::Master(_));
     let others = matches!(&fault.kind, Fault::ZonePowerCut { others, .. } if others.iter().any(is_master));
