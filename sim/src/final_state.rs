@@ -1,5 +1,5 @@
-//! The state of a cluster at the end of a run, as data that does not depend on the world: rows as text, tablets by their
-//! bounds, no ids and no times.
+//! The state of a cluster at the end of a run, as data that does not depend on the world: rows as text, tablets by
+//! their bounds, no ids and no times.
 
 use std::collections::BTreeMap;
 
@@ -32,7 +32,7 @@ pub struct FinalState {
     pub tables: BTreeMap<String, FinalTable>,
     /// Rows that the model has.
     pub model: BTreeMap<String, RowTexts>,
-    /// What went wrong in the run itself: operations without a reply, violations, servers that ended.
+    /// Failures of the run itself: operations without a reply, violations, servers that ended.
     pub failures: Vec<String>,
     /// Number of applied faults.
     pub faults: u64,

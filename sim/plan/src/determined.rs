@@ -221,7 +221,7 @@ pub fn undetermined(plan: &Plan) -> Option<String> {
     })
 }
 
-/// Returns why an op makes a plan undetermined. `writers`: client by table and key; a model table is written as a whole.
+/// Returns why an op makes a plan undetermined. `writers`: client by table and key; a model table is one key.
 fn shared(op: &ClientOp, client: u8, writers: &mut BTreeMap<(bool, u8, u32), u8>) -> Option<String> {
     let what = match op {
         ClientOp::Write { table, key, .. } => (false, *table, *key),

@@ -82,7 +82,7 @@ fn kind(kind: RowOpKind) -> WriteKind {
     }
 }
 
-/// Returns the rows of a table of any shape after all of its writes and alterations.
+/// Returns the rows of a table of any shape after its writes and alterations.
 fn of_model_table<'a>(table: &Incarnation, events: impl Iterator<Item = &'a TableEvent>) -> RowTexts {
     let (mut rows, mut version) = (Rows::new(), 0);
     for event in events {

@@ -152,10 +152,12 @@ impl Workload {
         deadline: Instant,
     ) -> Result<FinalTable, Error> {
         let mut read = FinalTable { columns: found.columns.clone(), ..FinalTable::default() };
-        let rows = found
-            .places
-            .iter()
-            .map(|place| read_tablet::rows(self, env, (&found.id, &found.shape), place, at, deadline));
+        // A follower that lags refuses columns that it does not have yet.
+        let rows = found.places.iter().map(|place| {
+            until(env, deadline.since(env.now().mono), async || {
+                read_tablet::rows(self, env, (&found.id, &found.shape), place, at, deadline).await
+            })
+        });
         let rows = join_all(rows).await.into_iter().collect::<Result<Vec<_>, Error>>()?;
         for (key, cells) in rows.into_iter().flatten() {
             if let Some(twice) = read.rows.insert(key.clone(), cells) {

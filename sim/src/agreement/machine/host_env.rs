@@ -16,7 +16,7 @@ use sim_plan::line_format::LineField;
 
 /// Error of the clock that all processes read.
 const CLOCK_ERROR: Duration = Duration::from_millis(10);
-/// Added to ports: the usual ones may be taken by a cluster on this machine. The system chooses ports above all of these.
+/// Added to ports: the usual ones may be taken by a cluster on this machine. The system chooses ports above these.
 const PORT_SHIFT: u16 = 20_000;
 
 /// The network of a run: 254 addresses on loopback.

@@ -5,7 +5,7 @@
 //!   └─ serve     one process for each server of the plan       [`servers`]
 //! ```
 //!
-//! Servers run the program of the simulated worlds ([`crate::cluster`]), so a run differs by its environment only. A kill
+//! Servers run the program of the simulated worlds ([`crate::cluster`]): a run differs by its environment only. A kill
 //! is SIGKILL and a pause is SIGSTOP; a power cut is a kill, which loses less. Connections are in plain text.
 
 mod host_env;
