@@ -1,5 +1,5 @@
-//! The simulator's part of a pull request: some seeds in both worlds, every kept plan, the determinism check, a
-//! short guided search, and a point of a study.
+//! The simulator's part of a pull request: some seeds in both worlds, plans that end equally there and on this machine,
+//! every kept plan, the determinism check, a short guided search, and a point of a study.
 //!
 //! Bounded to a few minutes; long runs are `cargo sim run`'s, sharded over machines (`ci/sim-farm.yaml`).
 
@@ -23,6 +23,8 @@ const RUNS: [(&str, &[&str]); 8] = [
         &["sim", "run", "--seeds", "1..21", "--size", "smoke", "--minutes", "1", "--world", "turmoil"],
     ),
     ("sim twice", &["sim", "twice", "--seeds", "1..11", "--size", "smoke"]),
+    // Runs on the machine mostly wait: more at a time than there are processors.
+    ("sim agree", &["sim", "agree", "--plans", "20", "--jobs", "4"]),
     ("sim plans", &["sim", "plans"]),
     (
         "sim explore",

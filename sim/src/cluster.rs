@@ -74,7 +74,7 @@ pub fn give_ticket(world: &mut dyn World, plan: &Plan, client: &str) {
 }
 
 /// Returns the program of a server; `None` for a client.
-fn server(plan: &Plan, host: Host, running: &RunningServers) -> Option<HostProgram> {
+pub(crate) fn server(plan: &Plan, host: Host, running: &RunningServers) -> Option<HostProgram> {
     match host {
         Host::Master(_) => {
             let config = master_config(plan, host);

@@ -3,10 +3,12 @@
 //! A run is decided by its seed: the same seed gives the same events, which [`event_log::EventLog`] hashes. A
 //! [`machine::Machine`] survives crashes of the node on it.
 
+pub mod agreement;
 pub mod cli;
 pub mod cluster;
 pub mod event_log;
 pub mod features;
+pub mod final_state;
 pub mod history;
 pub mod injector;
 pub mod invariants;

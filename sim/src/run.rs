@@ -111,7 +111,7 @@ const PREPARE_LIMIT: Duration = Duration::from_secs(120);
 const RUN_LIMIT: Duration = Duration::from_secs(24 * 3600);
 
 /// Creates the world of a kind; the error says how to get it.
-fn world(kind: WorldKind, plan: &Plan, log: &EventLog) -> Result<Box<dyn World>, String> {
+pub(crate) fn world(kind: WorldKind, plan: &Plan, log: &EventLog) -> Result<Box<dyn World>, String> {
     match kind {
         WorldKind::Turmoil => {
             let mut world = TurmoilWorld::new(plan.seed, RUN_LIMIT, log.clone());
@@ -141,13 +141,7 @@ pub fn run(plan: &Plan, kind: WorldKind, keep: KeepOptions) -> Result<RunResult,
     if keep.features {
         observer.collect_features();
     }
-    let mut run = Run {
-        world: world.as_mut(),
-        workload: workload.clone(),
-        plan,
-        observer: observer.clone(),
-        failures: Vec::new(),
-    };
+    let mut run = Run::new(world.as_mut(), &workload, plan, &observer);
     // A run that panics has a trace up to there.
     let phases = catch_unwind(AssertUnwindSafe(|| run.phases()));
     if let Some((dir, name)) = &keep.traces {
@@ -247,21 +241,43 @@ fn to_record(violation: &Violation) -> ViolationRecord {
     ViolationRecord { oracle, message, story: violation.story.clone() }
 }
 
-struct Run<'a> {
+/// A run: its world and what it has found so far.
+pub(crate) struct Run<'a> {
     world: &'a mut dyn World,
     workload: Workload,
     plan: &'a Plan,
     observer: RunObserver,
-    failures: Vec<ViolationRecord>,
+    pub failures: Vec<ViolationRecord>,
 }
 
-impl Run<'_> {
+impl<'a> Run<'a> {
+    pub(crate) fn new(
+        world: &'a mut dyn World,
+        workload: &Workload,
+        plan: &'a Plan,
+        observer: &RunObserver,
+    ) -> Run<'a> {
+        let (workload, observer) = (workload.clone(), observer.clone());
+        Run { world, workload, plan, observer, failures: Vec::new() }
+    }
+
     fn fail(&mut self, oracle: &str, message: String) {
         self.failures.push(ViolationRecord { oracle: oracle.to_string(), message, story: Vec::new() });
     }
 
     /// Runs all phases; returns the workload's fault injector, if it got that far.
     fn phases(&mut self) -> Option<FaultInjector> {
+        let (mut injector, worked) = self.work()?;
+        if worked {
+            self.check_recovery_phase(&mut injector);
+        }
+        self.count_device_faults(&mut injector);
+        Some(injector)
+    }
+
+    /// Runs the phases up to the final restart. Returns the workload's fault injector, if it got that far, and true if
+    /// the clients have ended in time.
+    pub(crate) fn work(&mut self) -> Option<(FaultInjector, bool)> {
         cluster::boot(self.world, self.plan, &self.observer);
         let workload = self.workload.clone();
         let prepare: HostProgram = Arc::new(move |env| {
@@ -291,14 +307,12 @@ impl Run<'_> {
         injector.end_faults(self.world);
         if worked {
             injector.final_restart(self.world);
-            self.check_recovery_phase(&mut injector);
         }
-        self.count_device_faults(&mut injector);
-        Some(injector)
+        Some((injector, worked))
     }
 
     /// Starts a client, with a ticket if the plan requires one.
-    fn start_client(&mut self, name: &str, program: HostProgram) {
+    pub(crate) fn start_client(&mut self, name: &str, program: HostProgram) {
         cluster::give_ticket(self.world, self.plan, name);
         self.world.client(name, program);
     }
@@ -401,7 +415,7 @@ impl Run<'_> {
     }
 
     /// Lets time pass until every client has ended; false if they do not within the limit, or one fails.
-    fn pass(&mut self, injector: &mut FaultInjector, limit: Duration, what: &str) -> bool {
+    pub(crate) fn pass(&mut self, injector: &mut FaultInjector, limit: Duration, what: &str) -> bool {
         let end = self.world.now() + limit;
         while self.world.now() < end {
             self.observer.set_silent(&injector.silent_hosts());

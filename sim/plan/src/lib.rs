@@ -18,6 +18,7 @@
 //! | to read | go to |
 //! |---|---|
 //! | from a seed to a plan | [`generate`]: cluster, client ops, faults, corrections |
+//! | plans whose rows at the end do not depend on the world | [`determined`] |
 //! | ops and faults that belong together | `scenarios` |
 //! | which profile draws which fault, and its weight | [`fault_weights`] |
 //! | tables of any shape, and ops on them | [`tables`] |
@@ -39,6 +40,7 @@
 //! Not here: worlds, the fault injector, the execution of ops, oracles. They are in the crate `sim`.
 
 pub mod client_ops;
+pub mod determined;
 mod draws;
 pub mod fault_weights;
 pub mod faults;

@@ -3,18 +3,17 @@
 //! Every run has its own process (`run_process`), because statics are part of what a seed decides. Exit codes: 0
 //! success, 1 a run failed, 2 invalid arguments, 3 the environment failed.
 
-use std::io::Write;
 use std::ops::Range;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use clap::{Args, Parser, Subcommand};
 
 use crate::output::outln;
 use crate::study;
-use plan_source::{PlanSource, RunOptions};
-use sim_plan::Plan;
+use plan_source::{PlanSource, RunOptions, print_plan};
 
+mod agree;
 pub(crate) mod arguments;
 mod cost;
 mod counterfactual;
@@ -59,6 +58,8 @@ enum Command {
     Replay(ReplayArgs),
     /// Runs each seed twice and compares the hashes
     Twice(determinism::TwiceArgs),
+    /// Runs determined plans in the simulated worlds and on this machine, and compares how they end
+    Agree(agree::AgreeArgs),
     /// Minimizes a failing plan
     Shrink(shrink::ShrinkArgs),
     /// Runs a plan with one of its faults and without it, and prints what the fault caused
@@ -82,6 +83,12 @@ enum Command {
     /// Runs one point of a study in this process
     #[command(hide = true)]
     StudyPoint(study::PointArgs),
+    /// Runs one determined plan in this process, for `agree`
+    #[command(hide = true)]
+    Outcome(agree::OutcomeArgs),
+    /// Runs one server of a determined plan in this process, on this machine
+    #[command(hide = true)]
+    Serve(agree::ServeArgs),
     /// Runs one plan in this process, for the other subcommands
     #[command(hide = true)]
     One(run_process::RunOneArgs),
@@ -115,6 +122,9 @@ pub fn main() -> ExitCode {
         Command::Plans(args) => run_pool::plans(&args),
         Command::Replay(args) => replay(&args),
         Command::Twice(args) => determinism::twice(&args),
+        Command::Agree(args) => agree::agree(&args),
+        Command::Outcome(args) => agree::outcome(&args),
+        Command::Serve(args) => agree::serve(&args),
         Command::Shrink(args) => shrink::shrink(&args),
         Command::Without(args) => counterfactual::without(&args),
         Command::Fated(args) => fate::fated(&args),
@@ -135,16 +145,6 @@ pub fn main() -> ExitCode {
             eprintln!("sim: {error:#}");
             ExitCode::from(arguments::exit_code(&error))
         }
-    }
-}
-
-/// Prints as much of the plan as the reader takes: `head`, for one, closes the pipe early.
-fn print_plan(plan: &Plan) -> Result<bool> {
-    match std::io::stdout().lock().write_all(plan.to_string().as_bytes()) {
-        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-            Err(error).context("printing the plan")
-        }
-        _ => Ok(true),
     }
 }
 

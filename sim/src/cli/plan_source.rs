@@ -1,5 +1,6 @@
 //! The plan that a command runs: a seed or a file, and the world to run it in.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
@@ -82,4 +83,14 @@ pub(crate) fn read_plan(path: &Path) -> Result<Plan> {
     }
     let text = std::fs::read_to_string(path).with_context(|| format!("reading the plan {name}"))?;
     text.parse().map_err(|error| arguments::wrong(format!("{name}: {error}")))
+}
+
+/// Prints as much of the plan as the reader takes: `head`, for one, closes the pipe early.
+pub(crate) fn print_plan(plan: &Plan) -> Result<bool> {
+    match std::io::stdout().lock().write_all(plan.to_string().as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(error).context("printing the plan")
+        }
+        _ => Ok(true),
+    }
 }

@@ -116,7 +116,7 @@ pub(super) fn one(args: &RunOneArgs) -> Result<bool> {
 }
 
 /// Ends this process when its parent has ended: the outcome has no reader, and a run that hangs would never end.
-fn end_with_parent() {
+pub(super) fn end_with_parent() {
     let parent = parent_id();
     std::thread::spawn(move || {
         while parent_id() == parent {

@@ -14,7 +14,7 @@ use nyala_proto::kudu::{
     RowOperationsPb, SchemaPb,
 };
 use sim_plan::tables::spec::{CompressionWord, EncodingWord};
-use sim_plan::tables::{ColumnSpec, HashLevel, ModelTable, RangeSpec, TypeWord, Value};
+use sim_plan::tables::{ColumnKind, ColumnSpec, HashLevel, ModelTable, RangeSpec, TypeWord, Value};
 
 use super::keys;
 use super::rows::{LOWER_BOUND, RowEncoder, Slot, UPPER_BOUND};
@@ -75,6 +75,30 @@ pub fn compression_number(word: CompressionWord) -> i32 {
         CompressionWord::Lz4 => 3,
         CompressionWord::Zlib => 4,
     }
+}
+
+/// Returns a column of a schema as data, with this number; `None` if its type is unknown.
+pub fn spec_of(pb: &ColumnSchemaPb, number: u8) -> Option<ColumnSpec> {
+    let word = TypeWord::ALL.iter().find(|word| type_number(**word) == pb.r#type)?;
+    let attributes = pb.type_attributes.unwrap_or_default();
+    let kind = ColumnKind {
+        word: *word,
+        precision: attributes.precision() as u8,
+        scale: attributes.scale() as u8,
+        length: attributes.length() as u16,
+    };
+    Some(ColumnSpec {
+        table: 0,
+        number,
+        name: pb.name.clone(),
+        kind,
+        nullable: pb.is_nullable(),
+        immutable: pb.immutable(),
+        read: None,
+        write: None,
+        encoding: EncodingWord::Auto,
+        compression: CompressionWord::Default,
+    })
 }
 
 /// Returns a column's type and nullability.

@@ -35,6 +35,7 @@ mod catalog_check;
 mod client_actor;
 mod config_changes;
 mod ddl;
+mod final_state;
 mod lists;
 mod master_changes;
 mod model_client;
@@ -68,6 +69,7 @@ struct Shared {
     plan: Plan,
     history: History,
     table_history: TableHistory,
+    is_determined: bool,
     state: Mutex<State>,
 }
 
@@ -108,14 +110,23 @@ pub struct WorkloadCounts {
 
 impl Workload {
     pub fn new(plan: &Plan) -> Workload {
+        Workload::with(plan, false)
+    }
+
+    fn with(plan: &Plan, is_determined: bool) -> Workload {
         let state = State { propagated: vec![0; plan.clients.len()], ..State::default() };
         let (plan, history, table_history) = (plan.clone(), History::new(), TableHistory::default());
-        let shared = Shared { plan, history, table_history, state: Mutex::new(state) };
+        let shared = Shared { plan, history, table_history, is_determined, state: Mutex::new(state) };
         Workload { shared: Arc::new(shared) }
     }
 
     pub fn plan(&self) -> &Plan {
         &self.shared.plan
+    }
+
+    /// Returns true if the rows at the end must follow from the plan alone.
+    fn is_determined(&self) -> bool {
+        self.shared.is_determined
     }
 
     pub fn history(&self) -> &History {

@@ -24,7 +24,7 @@ pub(crate) fn base_profile(random: &mut RandomStream) -> FaultProfile {
 }
 
 /// Weights of the ops on model tables that a plan uses.
-struct TableOps {
+pub(crate) struct TableOps {
     tables: u8,
     kinds: Vec<(TableOp, u32)>,
     writes: Vec<(WriteKind, u32)>,
@@ -59,7 +59,7 @@ pub(crate) fn replace_with_table_ops(random: &mut RandomStream, plan: &mut Plan)
 }
 
 impl TableOps {
-    fn new(random: &mut RandomStream, tables: u8, replicated: bool) -> TableOps {
+    pub(crate) fn new(random: &mut RandomStream, tables: u8, replicated: bool) -> TableOps {
         let mut kinds = vec![(TableOp::Write, 30), (TableOp::Scan, random.pick(&[8, 16]))];
         if random.percent(60) {
             kinds.push((TableOp::Diff, random.pick(&[2, 6])));
@@ -79,7 +79,7 @@ impl TableOps {
         TableOps { tables, kinds, writes }
     }
 
-    fn op(&self, random: &mut RandomStream) -> ClientOp {
+    pub(crate) fn op(&self, random: &mut RandomStream) -> ClientOp {
         let (table, draw) = (random.below(u64::from(self.tables)) as u8, random.below(1 << 32) as u32);
         match random.weighted(&self.kinds) {
             TableOp::Write => {

@@ -137,7 +137,7 @@ impl ModelClient {
         }
     }
 
-    async fn schema_of(
+    pub(super) async fn schema_of(
         &mut self,
         table: TableIdentifierPb,
         deadline: Instant,
@@ -189,9 +189,8 @@ impl ModelClient {
             (table, of_table.id.clone(), number, before, alteration)
         };
         let (request, features) = alter_request(&id, &before, &alteration);
-        let called: Result<AlterTableResponsePb, CallFailure> =
-            self.plain.ask_master("AlterTable", &request, features).await;
         let deadline = self.plain.deadline(self.workload.plan().cluster.op_timeout * 2);
+        let called = self.ask_to_alter(&request, features, deadline).await;
         if let Err(CallFailure::Refused { code, message, .. }) = &called {
             self.workload.state().model.incarnations[table].versions[number].void = true;
             if ![TABLE_ALREADY_PRESENT, TABLE_SOFT_DELETED].contains(code) {
@@ -202,6 +201,23 @@ impl ModelClient {
         }
         let told = called.is_ok();
         self.wait_until_altered(table, number, &id, told, deadline).await
+    }
+
+    /// Asks once, or in determined plans until the request was sent: whether it is executed must not depend on time.
+    async fn ask_to_alter(
+        &mut self,
+        request: &AlterTableRequestPb,
+        features: Vec<u32>,
+        deadline: Instant,
+    ) -> Result<AlterTableResponsePb, CallFailure> {
+        loop {
+            let called = self.plain.ask_master("AlterTable", request, features.clone()).await;
+            let repeats = self.workload.is_determined() && !self.plain.is_over(deadline);
+            match called {
+                Err(CallFailure::NotNow(_)) if repeats => self.env.sleep(PAUSE).await,
+                called => return called,
+            }
+        }
     }
 
     /// Waits until a version is in force everywhere. `told`: the call succeeded.

@@ -14,6 +14,7 @@ mod arrow_values;
 mod client_aggregates;
 mod client_scans;
 mod ddl;
+pub(super) mod read_tablet;
 mod reads;
 mod writes;
 
@@ -105,7 +106,7 @@ impl ModelClient {
 
     /// Returns a table as this client sees it: the newest version that is known, or the one before.
     fn view(&self, table: u8, random: &mut RandomStream) -> Option<View> {
-        let old = random.percent(OLD_VIEW_PERCENT);
+        let old = random.percent(OLD_VIEW_PERCENT) && !self.workload.is_determined();
         let state = self.workload.state();
         let at = state.model.tables.get(usize::from(table)).filter(|state| !state.dropped)?.current;
         let found = &state.model.incarnations[at];

@@ -85,6 +85,22 @@ impl ModelClient {
         }
     }
 
+    /// Returns all rows of a tablet at a timestamp, its columns in order, from the first replica that answers.
+    pub(super) async fn rows_at(
+        &mut self,
+        view: &View,
+        place: &TabletPlace,
+        at: HybridStamp,
+        deadline: Instant,
+    ) -> ReadOutcome {
+        let columns: Vec<ColNo> = view.spec.columns.iter().map(|column| column.number).collect();
+        let scan = whole(view, &columns, ScanTime::Named(at), RowsFormat::RowWise);
+        let (from, batch, conditions) = (ReplicaChoice::Leader, 1 << 20, Vec::new());
+        let (by_client, by_token) = (false, false);
+        let reading = Reading { columns, conditions, scan, from, batch, deadline, by_client, by_token };
+        self.outcome(view, place, &reading, &mut RandomStream::new(0, "rows")).await
+    }
+
     fn reading(&self, view: &View, op: &ClientOp, random: &mut RandomStream) -> Option<Reading> {
         let (tests, format) = match op {
             ClientOp::TableScan { tests, format, .. } | ClientOp::TableDiff { tests, format, .. } => {

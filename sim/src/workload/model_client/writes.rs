@@ -75,8 +75,9 @@ impl ModelClient {
         let mut before = false;
         loop {
             let request = self.request(view, &place.id, rows);
-            let at = id.attempt_no as usize;
-            let replica = place.replicas.get(at.max(1) - 1).or(place.replicas.first()).cloned();
+            // The leader as masters know it, twice; then one replica after the other.
+            let at = (id.attempt_no.max(1) - 1) as usize;
+            let replica = place.replicas.get(at % place.replicas.len().max(1)).cloned();
             let options = CallOptions { request_id: Some(id.clone()), ..CallOptions::default() };
             let called: Result<RpcResponse<WriteResponsePb>, CallFailure> = match replica {
                 Some(replica) => self.plain.call(&replica.address, TSERVER, "Write", &request, options).await,
@@ -107,10 +108,6 @@ impl ModelClient {
             let Ok(places) = self.plain.locate(&view.id, deadline).await else { continue };
             if let Some(found) = places.into_iter().find(|found| found.id == place.id) {
                 place = found;
-            }
-            if id.attempt_no as usize > place.replicas.len() {
-                id.attempt_no += 1;
-                place.replicas.rotate_left(1);
             }
         }
     }
