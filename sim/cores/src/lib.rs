@@ -17,5 +17,5 @@ mod simulation;
 #[cfg(test)]
 mod tests;
 
-pub use measurement::{MeasuredRun, Measurement, QueueFigures, Section, SectionWait, SiteFigures};
+pub use measurement::{MeasuredRun, Measurement, QueueResult, Section, SectionWait, SiteResult};
 pub use page::page;

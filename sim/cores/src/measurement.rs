@@ -26,8 +26,8 @@ pub struct MeasuredRun {
     /// Cores that other processes took from these.
     pub other_cores: f64,
     pub sections: Vec<Section>,
-    pub sites: Vec<SiteFigures>,
-    pub queues: Vec<QueueFigures>,
+    pub sites: Vec<SiteResult>,
+    pub queues: Vec<QueueResult>,
 }
 
 impl MeasuredRun {
@@ -71,9 +71,9 @@ pub enum SectionWait {
     InQueue,
 }
 
-/// Figures of a place that takes a lock or a turn, for each operation.
+/// Results of a place that takes a lock or a turn, for each operation.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct SiteFigures {
+pub struct SiteResult {
     pub section: String,
     pub place: String,
     pub visits: f64,
@@ -81,13 +81,13 @@ pub struct SiteFigures {
     pub contended_percent: f64,
     pub wait_us: f64,
     pub held_us: f64,
-    /// Time of holds of at least half a millisecond, which are in no other figure.
+    /// Time of holds of at least half a millisecond, which are in no other result.
     pub long_us: f64,
 }
 
-/// Figures of a queue or of a step that operations pass.
+/// Results of a queue or of a step that operations pass.
 #[derive(Debug, Clone, Serialize, Deserialize)]
-pub struct QueueFigures {
+pub struct QueueResult {
     /// Metric of its time.
     pub metric: String,
     /// Entries for each operation.

@@ -40,7 +40,7 @@ pub(crate) fn shared_sections(run: &MeasuredRun) -> impl Iterator<Item = &Sectio
     run.sections.iter().filter(move |section| f64::from(section.locks()) < per_connection)
 }
 
-/// Predicts a server with so many cores, and clients on other machines.
+/// Predicts a server with `cores` cores, and clients on other machines.
 pub(crate) fn predict(
     whole: &Measurement,
     run: &MeasuredRun,
