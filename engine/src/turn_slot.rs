@@ -304,4 +304,34 @@ mod loom_tests {
             }
         });
     }
+
+    /// A slot that is closed during a visit drops the value at the visit's end, and its owner does not wait for ever.
+    #[test]
+    fn loom_turn_slot_closed_during_a_visit_ends_the_owner() {
+        ::loom::model(|| {
+            let (slot, value) = (Arc::new(TurnSlot::default()), Arc::new(()));
+            slot.put(value.clone(), false);
+            let visitor = {
+                let slot = slot.clone();
+                thread::spawn(move || {
+                    if let Some(visit) = slot.visit() {
+                        visit.end(false);
+                    }
+                })
+            };
+            let closer = {
+                let slot = slot.clone();
+                thread::spawn(move || slot.close())
+            };
+            let waker = Arc::new(LoomWaker(Notify::new()));
+            let std_waker = Waker::from(waker.clone());
+            let mut cx = Context::from_waker(&std_waker);
+            while slot.poll_take(&mut cx, |_, _| Poll::<()>::Pending).is_pending() {
+                waker.0.wait();
+            }
+            visitor.join().expect("it ends");
+            closer.join().expect("it ends");
+            assert_eq!(Arc::strong_count(&value), 1, "the slot has dropped the value");
+        });
+    }
 }

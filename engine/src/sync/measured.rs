@@ -169,21 +169,21 @@ pub(crate) struct TurnMeter {
 impl TurnMeter {
     /// Begins a turn.
     #[track_caller]
-    pub fn enter<T>(&mut self) {
+    pub(crate) fn enter<T>(&mut self) {
         let site = Site::of::<T>(SectionKind::Turn);
         self.visit = contention::now().map(|now| Visit::new(site, None, now));
     }
 
     /// Counts a visitor that found a turn running.
     #[track_caller]
-    pub fn miss<T>(&mut self) {
+    pub(crate) fn miss<T>(&mut self) {
         if contention::now().is_some() {
             contention::count_miss(Site::of::<T>(SectionKind::Turn));
         }
     }
 
     /// Ends the turn, if one runs.
-    pub fn leave(&mut self) {
+    pub(crate) fn leave(&mut self) {
         if let Some(mut visit) = self.visit.take() {
             visit.end();
             visit.record(&self.busy);

@@ -56,9 +56,9 @@ impl<T> RwLock<T> {
 pub(crate) struct TurnMeter;
 
 impl TurnMeter {
-    pub fn enter<T>(&mut self) {}
+    pub(crate) fn enter<T>(&mut self) {}
 
-    pub fn miss<T>(&mut self) {}
+    pub(crate) fn miss<T>(&mut self) {}
 
-    pub fn leave(&mut self) {}
+    pub(crate) fn leave(&mut self) {}
 }

@@ -101,3 +101,11 @@ fn demands_of_one_core_predict_two() {
 fn a_page_has_the_check_the_predictions_and_the_limits() {
     insta::assert_snapshot!(page(&measurement()));
 }
+
+#[test]
+fn demands_are_read_as_they_are_written() {
+    let text = serde_json::to_string(&measurement()).expect("numbers and texts are JSON");
+    let read: Measurement = serde_json::from_str(&text).expect("it was written so");
+    assert_eq!(read.runs[0].sections, measurement().runs[0].sections);
+    assert_eq!(page(&read), page(&measurement()));
+}
