@@ -28,7 +28,8 @@ pub(crate) fn page(measured: &Measurement) -> String {
 }
 
 fn totals(measured: &Measurement) -> String {
-    let mut table = "| operation | cores | operations/s | p50, us | server CPU, us | client CPU, us | cores of others | lock waits, us | held, us |\n\
+    let mut table = "| operation | cores | operations/s | p50, us | server CPU, us | client CPU, us | \
+                     cores of others | lock waits, us | held, us |\n\
                      |---|--:|--:|--:|--:|--:|--:|--:|--:|\n"
         .to_string();
     for run in &measured.runs {

@@ -36,7 +36,7 @@ pub(crate) struct OperationSites {
 }
 
 impl OperationSites {
-    /// Returns the sections of an operation, those of the model: readers exclude nobody.
+    /// Returns the sections of an operation, those of the model: readers do not exclude each other.
     pub(crate) fn sections(&self) -> Vec<Section> {
         let mut by_value: BTreeMap<(&str, SectionKind), Vec<SiteCounts>> = BTreeMap::new();
         for (site, counts) in self.counts.iter().filter(|(site, _)| site.kind != SectionKind::Shared) {

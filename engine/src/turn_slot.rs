@@ -305,7 +305,7 @@ mod loom_tests {
         });
     }
 
-    /// A slot that is closed during a visit drops the value at the visit's end, and its owner does not wait for ever.
+    /// A slot that is closed during a visit drops the value at the visit's end, and the wait of its owner ends.
     #[test]
     fn loom_turn_slot_closed_during_a_visit_ends_the_owner() {
         ::loom::model(|| {

@@ -17,14 +17,14 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 /// Holds from this time on say nothing about the work under the lock.
 pub const LONG_NS: u64 = 500_000;
 
-/// How a place is held.
+/// Kind of a section, by its holders.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SectionKind {
     /// By one thread; others block theirs.
     Exclusive,
     /// By readers, any number of them.
     Shared,
-    /// By one task; others leave their work to it and go on.
+    /// By one task; others leave their work to it and continue.
     Turn,
 }
 
@@ -46,7 +46,7 @@ impl Site {
     }
 }
 
-/// What was measured at a site.
+/// Counts of a site.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SiteCounts {
     pub acquisitions: u64,

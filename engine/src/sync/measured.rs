@@ -7,8 +7,8 @@ use std::ops::{Deref, DerefMut};
 use std::sync as inner;
 use std::sync::TryLockError;
 
-use super::POISONED;
 use super::contention::{self, Busy, SectionKind, Site, Visit};
+use super::poison::POISONED;
 
 /// A mutex without poison: [`Mutex::lock`] panics if a thread panicked while it held the lock.
 #[derive(Default)]

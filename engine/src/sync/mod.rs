@@ -18,22 +18,21 @@ pub mod contention;
 mod measured;
 #[cfg(any(not(feature = "contention"), loom))]
 mod plain;
-
-#[cfg(all(feature = "contention", not(loom)))]
-use measured as locks;
-#[cfg(any(not(feature = "contention"), loom))]
-use plain as locks;
+mod poison;
 
 #[cfg(loom)]
 pub use loom::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 #[cfg(not(loom))]
 pub use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-pub(crate) use locks::TurnMeter;
-pub use locks::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
-
-/// Message of the panic of a thread that meets what another thread's panic left.
-const POISONED: &str = "a thread panicked while it held this lock";
+#[cfg(all(feature = "contention", not(loom)))]
+pub(crate) use measured::TurnMeter;
+#[cfg(all(feature = "contention", not(loom)))]
+pub use measured::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+#[cfg(any(not(feature = "contention"), loom))]
+pub(crate) use plain::TurnMeter;
+#[cfg(any(not(feature = "contention"), loom))]
+pub use plain::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Access check beside plain memory that threads share. It is called on every access, so loom finds a read and a write
 /// without an order between them.

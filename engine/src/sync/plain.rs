@@ -7,7 +7,7 @@ use std::sync as inner;
 
 pub use inner::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
 
-use super::POISONED;
+use super::poison::POISONED;
 
 /// A mutex without poison: [`Mutex::lock`] panics if a thread panicked while it held the lock.
 #[derive(Debug, Default)]

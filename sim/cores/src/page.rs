@@ -67,7 +67,8 @@ fn check(measured: &Measurement) -> String {
 fn prediction(measured: &Measurement, run: &MeasuredRun) -> String {
     let mut page = format!(
         "## {}\n\n{:.1} us of server CPU. {} tablets, and {TABLETS_PER_CORE} for each core:\n\n\
-         | cores | rate, /s | multiple of one core | cores busy, % | busiest section (held, %) | rate with more tablets, /s | busiest section (held, %) |\n\
+         | cores | rate, /s | multiple of one core | cores busy, % | busiest section (held, %) | \
+         rate with more tablets, /s | busiest section (held, %) |\n\
          |--:|--:|--:|--:|---|--:|---|\n",
         run.operation, run.server_cpu_us, measured.tablets
     );
@@ -102,9 +103,14 @@ fn busiest(prediction: &Prediction) -> String {
 fn limits(run: &MeasuredRun) -> String {
     let mut sections: Vec<&Section> = shared_sections(run).collect();
     sections.sort_by(|one, two| one.limit().total_cmp(&two.limit()).then(one.name.cmp(&two.name)));
-    let mut page = "| section | locks | visits | held, us | always held at, /s | cores that reach it |\n\
-                    |---|--:|--:|--:|--:|--:|\n"
-        .to_string();
+    let Some(first) = sections.first() else { return String::new() };
+    let mut page = format!(
+        "`{}` is the first section that is always held, from {:.0} cores on:\n\n\
+         | section | locks | visits | held, us | always held at, /s | cores that reach it |\n\
+         |---|--:|--:|--:|--:|--:|\n",
+        first.name,
+        first.limit() * run.server_cpu_us / 1e6
+    );
     for section in sections.iter().take(SECTIONS) {
         let (limit, locks) = (section.limit(), section.locks());
         let cores = limit * run.server_cpu_us / 1e6;
