@@ -10,22 +10,22 @@ use std::sync::TryLockError;
 use super::contention::{self, Busy, SectionKind, Site, Visit};
 use super::poison::POISONED;
 
-/// A mutex without poison: [`Mutex::lock`] panics if a thread panicked while it held the lock.
+/// A mutex without poison: [`MeasuredMutex::lock`] panics if a thread panicked while it held the lock.
 #[derive(Default)]
-pub struct Mutex<T> {
+pub struct MeasuredMutex<T> {
     busy: Busy,
     inner: inner::Mutex<T>,
 }
 
-impl<T: fmt::Debug> fmt::Debug for Mutex<T> {
+impl<T: fmt::Debug> fmt::Debug for MeasuredMutex<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.inner.fmt(f)
     }
 }
 
-impl<T> Mutex<T> {
-    pub const fn new(value: T) -> Mutex<T> {
-        Mutex { busy: Busy::new(), inner: inner::Mutex::new(value) }
+impl<T> MeasuredMutex<T> {
+    pub const fn new(value: T) -> MeasuredMutex<T> {
+        MeasuredMutex { busy: Busy::new(), inner: inner::Mutex::new(value) }
     }
 
     #[track_caller]
@@ -40,23 +40,23 @@ impl<T> Mutex<T> {
     }
 }
 
-/// A lock of many readers or one writer, without poison as [`Mutex`] is.
+/// A lock of many readers or one writer, without poison as [`MeasuredMutex`] is.
 #[derive(Default)]
-pub struct RwLock<T> {
+pub struct MeasuredRwLock<T> {
     readers: Busy,
     writer: Busy,
     inner: inner::RwLock<T>,
 }
 
-impl<T: fmt::Debug> fmt::Debug for RwLock<T> {
+impl<T: fmt::Debug> fmt::Debug for MeasuredRwLock<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.inner.fmt(f)
     }
 }
 
-impl<T> RwLock<T> {
-    pub fn new(value: T) -> RwLock<T> {
-        RwLock { readers: Busy::new(), writer: Busy::new(), inner: inner::RwLock::new(value) }
+impl<T> MeasuredRwLock<T> {
+    pub fn new(value: T) -> MeasuredRwLock<T> {
+        MeasuredRwLock { readers: Busy::new(), writer: Busy::new(), inner: inner::RwLock::new(value) }
     }
 
     #[track_caller]

@@ -28,7 +28,9 @@ pub use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU32, AtomicU64, AtomicU
 #[cfg(all(feature = "contention", not(loom)))]
 pub(crate) use measured::TurnMeter;
 #[cfg(all(feature = "contention", not(loom)))]
-pub use measured::{Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
+pub use measured::{
+    MeasuredMutex as Mutex, MeasuredRwLock as RwLock, MutexGuard, RwLockReadGuard, RwLockWriteGuard,
+};
 #[cfg(any(not(feature = "contention"), loom))]
 pub(crate) use plain::TurnMeter;
 #[cfg(any(not(feature = "contention"), loom))]

@@ -53,7 +53,7 @@ impl<T> RwLock<T> {
 
 /// Meter of the turns of a [`crate::turn_slot::TurnSlot`]; this one has no state and does nothing.
 #[derive(Debug, Default)]
-pub(crate) struct TurnMeter;
+pub(crate) struct TurnMeter {}
 
 impl TurnMeter {
     pub(crate) fn enter<T>(&mut self) {}
