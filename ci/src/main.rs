@@ -109,7 +109,7 @@ enum Word {
     Counts(counts::CountsOptions),
     /// Time hot paths and tablets, and print changes since the baseline
     Bench(bench::BenchOptions),
-    /// Profile a workload: a flame graph and a summary of allocations, in a folder under target
+    /// Profile a workload: a flame graph and a summary of allocations, or contention by site, in a folder under target
     Profile(profile::ProfileOptions),
     /// Measure nyala beside real Kudu and write the reports benches/VERSUS*.md
     Versus(versus::VersusOptions),

@@ -14,7 +14,7 @@
 use std::ops::{Deref, DerefMut};
 use std::task::{Context, Poll, Waker};
 
-use crate::sync::{Mutex, MutexGuard};
+use crate::sync::{Mutex, MutexGuard, TurnMeter};
 
 /// Slot of a value; see the module.
 #[derive(Debug)]
@@ -30,11 +30,13 @@ struct Content<T> {
     /// True if the owner found no value.
     owner_waits: bool,
     is_closed: bool,
+    meter: TurnMeter,
 }
 
 impl<T> Default for TurnSlot<T> {
     fn default() -> TurnSlot<T> {
-        let content = Content { value: None, owner: None, owner_waits: false, is_closed: false };
+        let meter = TurnMeter::default();
+        let content = Content { value: None, owner: None, owner_waits: false, is_closed: false, meter };
         TurnSlot { content: Mutex::new(content) }
     }
 }
@@ -51,14 +53,21 @@ impl<T> TurnSlot<T> {
     }
 
     /// Begins a turn of a visitor. Returns `None` during any other turn, and after [`TurnSlot::close`].
+    #[cfg_attr(feature = "contention", track_caller)]
     pub fn visit(&self) -> Option<TurnVisit<'_, T>> {
-        let value = self.content().value.take()?;
-        Some(TurnVisit { slot: self, value: Some(value) })
+        let mut content = self.content();
+        let value = content.value.take();
+        match value.is_some() {
+            true => content.meter.enter::<T>(),
+            false => content.meter.miss::<T>(),
+        }
+        Some(TurnVisit { slot: self, value: Some(value?) })
     }
 
     /// Puts the value in and wakes an owner that waits for it, or that `wakes_owner` asks for.
     pub fn put(&self, value: T, wakes_owner: bool) {
         let mut content = self.content();
+        content.meter.leave();
         if content.is_closed {
             drop(content);
             return drop(value);
@@ -71,6 +80,7 @@ impl<T> TurnSlot<T> {
     }
 
     /// Takes the value for the owner once `has_event` is ready; `None` if the slot is closed. Supports one owner.
+    #[cfg_attr(feature = "contention", track_caller)]
     pub fn poll_take<R>(
         &self,
         cx: &mut Context<'_>,
@@ -83,6 +93,7 @@ impl<T> TurnSlot<T> {
         let event = content.value.as_mut().map(|value| has_event(value, cx));
         content.owner_waits = event.is_none();
         if let Some(Poll::Ready(event)) = event {
+            content.meter.enter::<T>();
             return Poll::Ready(content.value.take().map(|value| (value, event)));
         }
         if content.owner.as_ref().is_none_or(|owner| !owner.will_wake(cx.waker())) {
@@ -291,6 +302,36 @@ mod loom_tests {
             for visitor in visitors {
                 visitor.join().expect("it ends");
             }
+        });
+    }
+
+    /// A slot that is closed during a visit drops the value at the visit's end, and the wait of its owner ends.
+    #[test]
+    fn loom_turn_slot_closed_during_a_visit_ends_the_owner() {
+        ::loom::model(|| {
+            let (slot, value) = (Arc::new(TurnSlot::default()), Arc::new(()));
+            slot.put(value.clone(), false);
+            let visitor = {
+                let slot = slot.clone();
+                thread::spawn(move || {
+                    if let Some(visit) = slot.visit() {
+                        visit.end(false);
+                    }
+                })
+            };
+            let closer = {
+                let slot = slot.clone();
+                thread::spawn(move || slot.close())
+            };
+            let waker = Arc::new(LoomWaker(Notify::new()));
+            let std_waker = Waker::from(waker.clone());
+            let mut cx = Context::from_waker(&std_waker);
+            while slot.poll_take(&mut cx, |_, _| Poll::<()>::Pending).is_pending() {
+                waker.0.wait();
+            }
+            visitor.join().expect("it ends");
+            closer.join().expect("it ends");
+            assert_eq!(Arc::strong_count(&value), 1, "the slot has dropped the value");
         });
     }
 }

@@ -3,6 +3,7 @@
 //! ```text
 //! scale.rs       rows loaded by many sessions: rate by number of servers, and of tablets
 //! devices.rs     insert, update and read by key: latency by disks and links
+//! cores.rs       operations by key: rate by cores, from a model of its own (crate `cores-model`)
 //! setup.rs       servers, links and clients of a point, and its results
 //! run_point.rs   one point of a study: boots the servers of a `StudySetup`, runs its clients, counts
 //! ```
@@ -20,6 +21,7 @@ use crate::output::outln;
 pub use setup::StudyArgs;
 use setup::{Study, StudyPoint, StudySetup};
 
+mod cores;
 mod devices;
 #[cfg(madsim)]
 mod run_point;
@@ -28,17 +30,15 @@ mod setup;
 
 /// Runs the whole study: prints its page and writes it on request.
 pub fn study(args: &StudyArgs) -> Result<bool> {
-    let mut setups = match args.study {
-        Study::Scale => scale::setups(args),
-        Study::Devices => devices::setups(args),
+    let (mut setups, page): (_, fn(&StudyArgs, &[StudyPoint]) -> String) = match args.study {
+        Study::Cores => return cores::study(args),
+        Study::Scale => (scale::setups(args), scale::page),
+        Study::Devices => (devices::setups(args), devices::page),
     };
     setups.truncate(args.points.unwrap_or(usize::MAX));
     let bar = indicatif::ProgressBar::new(setups.len() as u64);
     let points: Vec<StudyPoint> = bar.wrap_iter(setups.iter()).map(point).collect::<Result<_>>()?;
-    let page = match args.study {
-        Study::Scale => scale::page(args, &points),
-        Study::Devices => devices::page(args, &points),
-    };
+    let page = page(args, &points);
     outln!("{page}");
     if let Some(path) = &args.out {
         std::fs::write(path, page).with_context(|| format!("writing {}", path.display()))?;

@@ -23,6 +23,9 @@ pub struct StudyArgs {
     /// Number of points to run, the smallest first: checks that the study runs and that the model agrees with its input
     #[arg(long, conflicts_with = "out", value_parser = crate::cli::arguments::count)]
     pub(super) points: Option<usize>,
+    /// Demands that `cargo ci profile contention` measured, for `cores`
+    #[arg(long, value_name = "FILE", default_value = "sim/cores/demands.json")]
+    pub(super) demands: PathBuf,
     /// File of the page; its charts go to a folder of that name
     #[arg(long)]
     pub(super) out: Option<PathBuf>,
@@ -34,6 +37,8 @@ pub(super) enum Study {
     Scale,
     /// Operations by key on disks and links of several kinds
     Devices,
+    /// Operations by key on servers with more cores, from measured demands
+    Cores,
 }
 
 /// A modelled server.

@@ -1,8 +1,10 @@
 //! Times of calls, by method.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
-use std::sync::{Arc, PoisonError, RwLock};
+
+use engine::sync::RwLock;
 
 use super::call_samples::CallSamples;
 use crate::metrics::Histogram;
@@ -43,11 +45,10 @@ impl RpcLatencies {
             let of_service = methods.get(service)?;
             Some(of_service.iter().find(|latency| latency.method == method)?.calls.clone())
         };
-        // The map is valid after a panic: it only grows, by one push at a time.
-        if let Some(calls) = find(&self.methods.read().unwrap_or_else(PoisonError::into_inner)) {
+        if let Some(calls) = find(&self.methods.read()) {
             return calls;
         }
-        let mut methods = self.methods.write().unwrap_or_else(PoisonError::into_inner);
+        let mut methods = self.methods.write();
         if let Some(calls) = find(&methods) {
             return calls;
         }
@@ -60,7 +61,7 @@ impl RpcLatencies {
 
     /// Returns the called methods, as `kudu_tserver_TabletServerService_Write`, with their calls.
     pub fn methods(&self) -> Vec<(Arc<str>, Arc<MethodCalls>)> {
-        let methods = self.methods.read().unwrap_or_else(PoisonError::into_inner);
+        let methods = self.methods.read();
         let all = methods.values().flatten();
         all.map(|latency| (latency.metric.clone(), latency.calls.clone())).collect()
     }
