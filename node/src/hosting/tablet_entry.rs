@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use engine::error::Error;
 use engine::ids::{OpId, TabletId};
+use engine::replica::copy::RejectedSource;
 use engine::schema::row_ops::ClientColumn;
 use engine::tablet::Tablet;
 use engine::tablet::superblock::{DataState, Superblock};
@@ -26,6 +27,8 @@ pub struct TabletEntry {
     state: Mutex<EntryState>,
     /// Last operation of a log that is closed or deleted.
     last_op: Mutex<Option<OpId>>,
+    /// See [`LocalReplica::rejected`](engine::replica::copy::LocalReplica::rejected).
+    rejected_source: Mutex<Option<RejectedSource>>,
     /// Held while the consensus metadata of a replica that does not run is changed, by votes of its tombstone or by a
     /// copy.
     pub vote_lock: tokio::sync::Mutex<()>,
@@ -78,6 +81,7 @@ impl TabletEntry {
             data_dir,
             state: Mutex::new(state),
             last_op: Mutex::new(meta.tombstone_last_op),
+            rejected_source: Mutex::default(),
             vote_lock: tokio::sync::Mutex::default(),
             bound: Mutex::new(None),
             meta,
@@ -100,6 +104,18 @@ impl TabletEntry {
     pub fn remember_last_op(&self, last_op: Option<OpId>) {
         if last_op.is_some() {
             *self.last_op.lock() = last_op;
+        }
+    }
+
+    /// Returns the source of the last copy that was rejected.
+    pub fn rejected_source(&self) -> Option<RejectedSource> {
+        *self.rejected_source.lock()
+    }
+
+    /// Stores the source of a rejected copy; `None` changes nothing.
+    pub fn remember_rejected_source(&self, source: Option<RejectedSource>) {
+        if source.is_some() {
+            *self.rejected_source.lock() = source;
         }
     }
 

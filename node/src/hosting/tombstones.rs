@@ -19,7 +19,7 @@ use engine::note::Note;
 use engine::note::raft::{NotedDataState, NotedRole, PostState, RaftAction, RaftNote};
 use engine::raft::interface::{VoteError, VoteErrorKind, VoteRequest, VoteResponse};
 use engine::raft::{ConsensusMeta, RaftStatus, VoteDecision, decide_vote};
-use engine::replica::copy::{LocalData, LocalReplica};
+use engine::replica::copy::{LocalData, LocalReplica, RejectedSource};
 use engine::replica::{consensus_meta_store, tombstone};
 use engine::tablet::superblock::Superblock;
 
@@ -51,6 +51,11 @@ impl CopySlot {
     pub async fn alone<R>(&self, work: impl Future<Output = R>) -> R {
         let _alone = self.entry.vote_lock.lock().await;
         work.await
+    }
+
+    /// Remembers the source of a copy that was rejected because the vote here cannot be read.
+    pub fn reject(&self, source: RejectedSource) {
+        self.entry.remember_rejected_source(Some(source));
     }
 
     /// Ends the tombstone's votes: the copied replica votes next. Returns the term reached.
@@ -304,7 +309,15 @@ impl TabletManager {
         let (entry, reserved) = self.get_or_reserve(tablet);
         if reserved {
             let has = LocalData::Nothing;
-            let local = LocalReplica { server, tablet, has, last_op: None, at_least: OpId::MIN, term: 0 };
+            let local = LocalReplica {
+                server,
+                tablet,
+                has,
+                last_op: None,
+                at_least: OpId::MIN,
+                term: 0,
+                rejected: None,
+            };
             return Ok(CopySlot { local, data_dir: entry.data_dir.clone(), entry, failure: None });
         }
         let mut taken = false;
@@ -353,6 +366,7 @@ impl TabletManager {
             last_op: entry.last_op(),
             at_least: entry.meta.last_op,
             term,
+            rejected: entry.rejected_source(),
         };
         Ok(CopySlot { local, data_dir: entry.data_dir.clone(), entry, failure })
     }
@@ -362,13 +376,14 @@ impl TabletManager {
         let CopySlot { local, data_dir, entry, failure } = slot;
         end_votes(&entry).await;
         let (wal, data) = (&*self.dirs().wal.disk, &*data_dir.disk);
-        let mut aborted = false;
+        let (mut aborted, mut vote_unknown) = (false, false);
         let recovered = self.env().run(|| {
             use engine::tablet::superblock::DataState::Copying;
             aborted = match Superblock::load(data, local.tablet) {
                 Err(error) if error.kind == ErrorKind::Io => return Err(error),
                 loaded => loaded.is_ok_and(|meta| meta.data_state == Copying),
             };
+            vote_unknown = consensus_meta_store::is_corrupt(data, local.tablet);
             tombstone::recover(wal, data, local.tablet)
         });
         match (recovered.await, failure) {
@@ -377,7 +392,9 @@ impl TabletManager {
                 let last_op = meta.tombstone_last_op;
                 let back = Arc::new(TabletEntry::new(meta, data_dir));
                 back.remember_last_op(entry.last_op());
-                if ready {
+                back.remember_rejected_source(entry.rejected_source());
+                // Failed rather than a tombstone, which its leader would copy again: it must be evicted and added again.
+                if ready || vote_unknown {
                     let why = failure.unwrap_or_else(|| Error::corrupt("it was being replaced by a copy"));
                     back.set_state(EntryState::Failed(why));
                 }

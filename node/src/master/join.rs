@@ -164,6 +164,7 @@ fn system_tablet_slot(dirs: &ServerDirs) -> Result<CopySlot> {
             last_op: None,
             at_least: OpId::MIN,
             term: 0,
+            rejected: None,
         },
         Some(meta) => LocalReplica {
             server: dirs.uuid,
@@ -172,6 +173,7 @@ fn system_tablet_slot(dirs: &ServerDirs) -> Result<CopySlot> {
             last_op: meta.tombstone_last_op,
             at_least: meta.last_op,
             term: consensus_meta_store::load_known(&*dir.disk, TABLET_ID)?.map_or(0, |meta| meta.term),
+            rejected: None,
         },
     };
     let meta = known.unwrap_or_else(|| Superblock::unreadable(TABLET_ID));

@@ -194,6 +194,15 @@ pub struct LocalReplica {
     pub at_least: OpId,
     /// The term of its consensus metadata; 0 if it has none.
     pub term: Term,
+    /// The last source whose copy was rejected because this server's vote is unknown.
+    pub rejected: Option<RejectedSource>,
+}
+
+/// Source of a copy that was rejected, as its leader's log was then.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RejectedSource {
+    pub term: Term,
+    pub last_index: u64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

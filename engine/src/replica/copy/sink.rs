@@ -8,7 +8,7 @@ use super::super::{consensus_meta_store, tombstone};
 use super::{CopyChunk, CopyManifest, CopyPart, LocalData, LocalReplica};
 use crate::disk::{self, Disk, DiskFile};
 use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{OpId, PeerId, TabletId, Term};
+use crate::ids::{OpId, TabletId, Term};
 use crate::raft::ConsensusMeta;
 use crate::tablet::flush::data_dir;
 use crate::tablet::superblock::{DataState, Superblock};
@@ -48,7 +48,8 @@ impl CopySink {
     /// the leader that requested it, if one did.
     ///
     /// When this returns the superblock is COPYING, the old data is removed, and the consensus metadata is merged.
-    /// Errors of [`LocalReplica::admit_term`] and [`LocalReplica::check_source_state`]: then nothing has changed.
+    /// Errors of [`LocalReplica::admit_term`] and [`LocalReplica::check_source_state`], `Corrupt` if this server's vote is
+    /// unknown: then nothing has changed.
     pub fn begin(
         wal: Arc<dyn Disk>,
         data: Arc<dyn Disk>,
@@ -59,7 +60,7 @@ impl CopySink {
         caller_term.map_or(Ok(()), |term| local.admit_term(term))?;
         local.check_source_state(&manifest)?;
         let tablet = local.tablet;
-        let merged = merge(&*data, local, &manifest.consensus)?;
+        let merged = merge(&*data, local, caller_term, &manifest)?;
         copying_superblock(local, &manifest).store(&*data)?;
         tombstone::remove_data(&*wal, &*data, tablet)?;
         consensus_meta_store::store(&*data, &merged)?;
@@ -171,18 +172,23 @@ fn copying_superblock(local: &LocalReplica, manifest: &CopyManifest) -> Superblo
 }
 
 /// Merges the persisted vote of this server with the source's metadata.
-///
-/// Metadata that rotted is replaced only if the source knows this server as a learner: then a majority has committed
-/// its eviction. A vote that is forgotten here counted in no election after that: its other votes meet this majority,
-/// which would have given the candidate the newer configuration (Raft dissertation §4.2.1).
-fn merge(data: &dyn Disk, local: &LocalReplica, source: &ConsensusMeta) -> Result<ConsensusMeta> {
+fn merge(
+    data: &dyn Disk,
+    local: &LocalReplica,
+    caller_term: Option<Term>,
+    manifest: &CopyManifest,
+) -> Result<ConsensusMeta> {
+    let source = &manifest.consensus;
     // Without a superblock, metadata is a leftover of an interrupted creation or deletion, and means nothing.
     let own = match local.has {
         LocalData::Nothing => None,
         _ => match consensus_meta_store::load(data, local.tablet) {
             Err(error) if error.kind == ErrorKind::NotFound => None,
-            Err(error) if error.kind == ErrorKind::Corrupt && is_learner(local.server, source) => None,
-            // The vote of this server is unknown.
+            Err(error) if error.kind == ErrorKind::Corrupt => {
+                check_votes_void(local, caller_term, source).map_err(|why| error.context(why))?;
+                // The source's vote is for the leader of its term, which has won: so this server elects no other one.
+                Some(source.clone())
+            }
             loaded => Some(loaded?),
         },
     };
@@ -191,8 +197,31 @@ fn merge(data: &dyn Disk, local: &LocalReplica, source: &ConsensusMeta) -> Resul
     Ok(merged)
 }
 
-fn is_learner(server: PeerId, source: &ConsensusMeta) -> bool {
-    source.committed.peer(server).is_some_and(|peer| !peer.is_voter())
+/// Checks that no election can count a vote of this server that was in its unreadable metadata.
+///
+/// That holds if a majority has committed a configuration with this server as a learner *after* its last vote: a
+/// candidate that lacks this configuration is refused by that majority, and one that has it does not count this server
+/// (Raft dissertation §4.2.1). It was promoted and voted again only with a log that reaches beyond the configuration. If
+/// the end of its log is unknown, the configuration must be newer than all that the same leader had at an earlier
+/// attempt, as this server has not voted since.
+fn check_votes_void(
+    local: &LocalReplica,
+    caller_term: Option<Term>,
+    source: &ConsensusMeta,
+) -> std::result::Result<(), String> {
+    let unknown = |what: &str| Err(format!("the vote of this server is unknown: {what}"));
+    if source.committed.peer(local.server).is_none_or(|peer| peer.is_voter()) {
+        return unknown("it must be evicted first");
+    }
+    let learner_at = source.committed.opid_index.unwrap_or(0);
+    let never_promoted = local.last_op.is_some_and(|last| last.index < learner_at);
+    let added_since = local.rejected.is_some_and(|rejected| {
+        caller_term == Some(source.term) && rejected.term == source.term && rejected.last_index < learner_at
+    });
+    match never_promoted || added_since {
+        true => Ok(()),
+        false => unknown("it may have voted after it became a learner; it must be added again"),
+    }
 }
 
 fn incoming(manifest: &CopyManifest) -> Vec<Incoming> {

@@ -6,7 +6,8 @@ use engine::error::{Error, Result};
 use engine::ids::Term;
 use engine::note::Note;
 use engine::note::raft::{NotedDataState, NotedRole, PostState, RaftAction, RaftNote};
-use engine::replica::copy::{CopyManifest, CopySink};
+use engine::replica::consensus_meta_store;
+use engine::replica::copy::{CopyManifest, CopySink, RejectedSource};
 
 use super::order::{CopyOrder, CopyTarget};
 use super::source_client::CopySourceClient;
@@ -39,8 +40,19 @@ async fn copy_session(
         return Err(Error { errno: Some(NO_SPACE), ..Error::throttled(message) });
     }
     let (wal, data) = (target.wal.clone(), slot.data_dir.disk.clone());
+    let rejected = RejectedSource { term: manifest.consensus.term, last_index: manifest.last_op.index };
     let begin = async {
-        let sink = env.run(|| CopySink::begin(wal, data, &slot.local, order.term, manifest)).await?;
+        let begin = || CopySink::begin(wal, data, &slot.local, order.term, manifest);
+        let sink = match env.run(begin).await {
+            Ok(sink) => sink,
+            Err(error) => {
+                let disk = &*slot.data_dir.disk;
+                if env.run(|| consensus_meta_store::is_corrupt(disk, slot.local.tablet)).await {
+                    slot.reject(rejected);
+                }
+                return Err(error);
+            }
+        };
         let term = order.term.unwrap_or(sink.manifest().consensus.term);
         let began = RaftAction::CopyStart { source: order.source, term };
         note(env, &sink, slot, sink.consensus().term, began);
