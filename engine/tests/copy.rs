@@ -12,7 +12,9 @@ use engine::disk::mem::MemDisk;
 use engine::error::{ErrorKind, Result};
 use engine::ids::{OpId, PeerId, Uuid};
 use engine::raft::{ConsensusMeta, MemberKind, Peer, RaftConfig};
-use engine::replica::copy::{CopyPart, CopySink, CopySource, LocalData, LocalReplica, RejectedSource};
+use engine::replica::copy::{
+    CopyLeader, CopyPart, CopySink, CopySource, LocalData, LocalReplica, RejectedSource,
+};
 use engine::replica::{JobKind, Replica, consensus_meta_store, tombstone};
 use engine::schema::partition::{Partition, PartitionSchema};
 use engine::schema::row_ops::RowOpKind;
@@ -77,13 +79,13 @@ fn fetch(source: &CopySource, sink: &mut CopySink, max: usize) -> Result<()> {
 fn copy(
     source: &CopySource,
     to: &MemDisk,
-    caller_term: Option<u64>,
+    leader: Option<CopyLeader>,
     rejected: Option<RejectedSource>,
 ) -> Result<()> {
     let manifest =
         engine::replica::copy::CopyManifest::decode(&source.read(CopyPart::Manifest, 0, usize::MAX)?.data)?;
     let local = LocalReplica { rejected, ..local(to) };
-    let mut sink = CopySink::begin(dyn_disk(to), dyn_disk(to), &local, caller_term, manifest)?;
+    let mut sink = CopySink::begin(dyn_disk(to), dyn_disk(to), &local, leader, manifest)?;
     let fetched = fetch(source, &mut sink, 4 << 10).and_then(|()| sink.finish());
     if let Err(error) = fetched {
         sink.abort()?;
@@ -148,7 +150,9 @@ fn run(servers: &mut Servers, case: &datadriven::TestCase) -> Result<String> {
                 let number = |text: &str| text.parse().expect("a number");
                 RejectedSource { term: number(term), last_index: number(index) }
             });
-            copy(&source, &disk, number("term"), rejected)?;
+            let id = peer(name("from").expect("a source"));
+            let leader = number("term").map(|term| CopyLeader { id, term });
+            copy(&source, &disk, leader, rejected)?;
         }
         "restart" => {
             disk.crash();

@@ -107,16 +107,14 @@ impl TabletEntry {
         }
     }
 
-    /// Returns the source of the last copy that was rejected.
+    /// Returns the leader of the last copy that was rejected because the vote here cannot be read.
     pub fn rejected_source(&self) -> Option<RejectedSource> {
         *self.rejected_source.lock()
     }
 
-    /// Stores the source of a rejected copy; `None` changes nothing.
-    pub fn remember_rejected_source(&self, source: Option<RejectedSource>) {
-        if source.is_some() {
-            *self.rejected_source.lock() = source;
-        }
+    /// Stores the leader of a rejected copy; `None` when this server can vote again.
+    pub fn set_rejected_source(&self, source: Option<RejectedSource>) {
+        *self.rejected_source.lock() = source;
     }
 
     pub fn state(&self) -> EntryState {

@@ -53,9 +53,14 @@ impl CopySlot {
         work.await
     }
 
-    /// Remembers the source of a copy that was rejected because the vote here cannot be read.
-    pub fn reject(&self, source: RejectedSource) {
-        self.entry.remember_rejected_source(Some(source));
+    /// Remembers the leader whose copy was rejected because the vote here cannot be read; `None` when it can be.
+    pub fn set_rejected(&self, source: Option<RejectedSource>) {
+        self.entry.set_rejected_source(source);
+    }
+
+    /// Returns the leader whose copy was the last to be rejected because the vote here cannot be read.
+    pub fn rejected(&self) -> Option<RejectedSource> {
+        self.entry.rejected_source()
     }
 
     /// Ends the tombstone's votes: the copied replica votes next. Returns the term reached.
@@ -249,6 +254,8 @@ impl TabletManager {
         let (me, tablet, disk) = (self.dirs().uuid, entry.id, &*entry.data_dir.disk);
         let vote = || -> Result<_> {
             let TombstoneVote { known, vote_state } = read_vote(disk, tablet)?;
+            // A copy that was rejected proves that no vote was given since.
+            entry.set_rejected_source(None);
             let decision = decide_vote(&known, vote_state.last, request, false);
             if let Some(changed) = &decision.meta {
                 consensus_meta_store::store(disk, changed)?;
@@ -337,6 +344,7 @@ impl TabletManager {
             EntryState::Failed(error) => (LocalData::Failed, Some(error)),
             EntryState::Running(replica) if taken => {
                 let failure = replica.failure();
+                entry.set_rejected_source(None);
                 entry.remember_last_op(replica.stop().await.map(|replica| replica.last_op()));
                 (LocalData::Failed, failure)
             }
@@ -392,7 +400,7 @@ impl TabletManager {
                 let last_op = meta.tombstone_last_op;
                 let back = Arc::new(TabletEntry::new(meta, data_dir));
                 back.remember_last_op(entry.last_op());
-                back.remember_rejected_source(entry.rejected_source());
+                back.set_rejected_source(entry.rejected_source());
                 // Failed rather than a tombstone, which its leader would copy again: it must be evicted and added again.
                 if ready || vote_unknown {
                     let why = failure.unwrap_or_else(|| Error::corrupt("it was being replaced by a copy"));

@@ -2,7 +2,8 @@
 //!
 //! A vote counts when it is durable: only then is its reply sent. A vote that a crash took was never given. A deleted
 //! replica forgets its votes, as its table is dropped; a leader not yet deleted may copy the tablet to it once more. A
-//! tombstone forgets none. If its metadata rots, a copy votes for the leader that made it: that one has won already.
+//! tombstone forgets none. If its metadata rots, a copy votes for the leader that ordered it: that one has won already.
+//! Notes do not tell of rot, so every copy may.
 
 use std::collections::BTreeMap;
 
@@ -16,7 +17,7 @@ use super::{Invariant, Model, ReplicaEvent};
 pub struct OneVotePerTerm {
     durable: BTreeMap<(PeerId, Term), PeerId>,
     pending: BTreeMap<PeerId, (Term, PeerId)>,
-    /// Leaders that had a tablet copied to a server, by server and term.
+    /// Leaders that ordered a copy to a server, by server and term.
     copied_by: BTreeMap<(PeerId, Term), PeerId>,
 }
 

@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use super::super::dirs::wal_dir;
 use super::super::{consensus_meta_store, tombstone};
-use super::{CopyChunk, CopyManifest, CopyPart, LocalData, LocalReplica};
+use super::{CopyChunk, CopyLeader, CopyManifest, CopyPart, LocalData, LocalReplica, RejectedSource};
 use crate::disk::{self, Disk, DiskFile};
 use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{OpId, TabletId, Term};
+use crate::ids::{OpId, PeerId, TabletId};
 use crate::raft::ConsensusMeta;
 use crate::tablet::flush::data_dir;
 use crate::tablet::superblock::{DataState, Superblock};
@@ -44,8 +44,8 @@ struct Incoming {
 }
 
 impl CopySink {
-    /// Starts to copy the data of `manifest` onto this server, whose own state is `local`. `caller_term` is the term of
-    /// the leader that requested it, if one did.
+    /// Starts to copy the data of `manifest` onto this server, whose own state is `local`. `leader` is the source if it
+    /// requested the copy as the leader.
     ///
     /// When this returns the superblock is COPYING, the old data is removed, and the consensus metadata is merged.
     /// Errors of [`LocalReplica::admit_term`] and [`LocalReplica::check_source_state`], `Corrupt` if this server's vote is
@@ -54,13 +54,13 @@ impl CopySink {
         wal: Arc<dyn Disk>,
         data: Arc<dyn Disk>,
         local: &LocalReplica,
-        caller_term: Option<Term>,
+        leader: Option<CopyLeader>,
         manifest: CopyManifest,
     ) -> Result<CopySink> {
-        caller_term.map_or(Ok(()), |term| local.admit_term(term))?;
+        leader.map_or(Ok(()), |leader| local.admit_term(leader.term))?;
         local.check_source_state(&manifest)?;
         let tablet = local.tablet;
-        let merged = merge(&*data, local, caller_term, &manifest)?;
+        let merged = merge(&*data, local, leader, &manifest.consensus)?;
         copying_superblock(local, &manifest).store(&*data)?;
         tombstone::remove_data(&*wal, &*data, tablet)?;
         consensus_meta_store::store(&*data, &merged)?;
@@ -175,19 +175,20 @@ fn copying_superblock(local: &LocalReplica, manifest: &CopyManifest) -> Superblo
 fn merge(
     data: &dyn Disk,
     local: &LocalReplica,
-    caller_term: Option<Term>,
-    manifest: &CopyManifest,
+    leader: Option<CopyLeader>,
+    source: &ConsensusMeta,
 ) -> Result<ConsensusMeta> {
-    let source = &manifest.consensus;
     // Without a superblock, metadata is a leftover of an interrupted creation or deletion, and means nothing.
     let own = match local.has {
         LocalData::Nothing => None,
         _ => match consensus_meta_store::load(data, local.tablet) {
             Err(error) if error.kind == ErrorKind::NotFound => None,
             Err(error) if error.kind == ErrorKind::Corrupt => {
-                check_votes_void(local, caller_term, source).map_err(|why| error.context(why))?;
-                // The source's vote is for the leader of its term, which has won: so this server elects no other one.
-                Some(source.clone())
+                let vote = void_votes(local, leader, source);
+                let vote = vote.map_err(|why| {
+                    error.context(format_args!("the vote of this server is unknown: {why}"))
+                })?;
+                Some(ConsensusMeta { voted_for: Some(vote), ..source.clone() })
             }
             loaded => Some(loaded?),
         },
@@ -197,30 +198,36 @@ fn merge(
     Ok(merged)
 }
 
-/// Checks that no election can count a vote of this server that was in its unreadable metadata.
+/// Checks that votes of this server which were in its unreadable metadata do no harm any more. Returns the server for
+/// which it votes in the term of the source.
 ///
-/// That holds if a majority has committed a configuration with this server as a learner *after* its last vote: a
-/// candidate that lacks this configuration is refused by that majority, and one that has it does not count this server
-/// (Raft dissertation §4.2.1). It was promoted and voted again only with a log that reaches beyond the configuration. If
-/// the end of its log is unknown, the configuration must be newer than all that the same leader had at an earlier
-/// attempt, as this server has not voted since.
-fn check_votes_void(
+/// The leader must have committed a configuration with this server as a learner *after* the last of these votes. It did
+/// if that configuration is newer than all that the same leader's log had at an earlier attempt, as this server has not
+/// voted since. How far its own log reaches proves nothing: a learner may be promoted while its log ends before the
+/// configuration. Let `t` be the term of a vote that was lost, for a candidate that asked before the configuration was
+/// there, and so lacks it:
+///
+/// - `t` is higher than the leader's term: the candidate loses. A majority without this server has the configuration,
+///   and refuses it (Raft dissertation §4.2.1). So a second vote in `t`, which this server may give, is the only one
+///   that counts.
+/// - `t` is the leader's term: the leader has won it, perhaps by this vote. This server votes for the leader.
+/// - `t` is lower: this server votes in no such term any more.
+fn void_votes(
     local: &LocalReplica,
-    caller_term: Option<Term>,
+    leader: Option<CopyLeader>,
     source: &ConsensusMeta,
-) -> std::result::Result<(), String> {
-    let unknown = |what: &str| Err(format!("the vote of this server is unknown: {what}"));
+) -> std::result::Result<PeerId, &'static str> {
     if source.committed.peer(local.server).is_none_or(|peer| peer.is_voter()) {
-        return unknown("it must be evicted first");
+        return Err("it must be evicted first");
     }
+    let Some(leader) = leader.filter(|leader| leader.term == source.term) else {
+        return Err("only a leader can replace it");
+    };
     let learner_at = source.committed.opid_index.unwrap_or(0);
-    let never_promoted = local.last_op.is_some_and(|last| last.index < learner_at);
-    let added_since = local.rejected.is_some_and(|rejected| {
-        caller_term == Some(source.term) && rejected.term == source.term && rejected.last_index < learner_at
-    });
-    match never_promoted || added_since {
-        true => Ok(()),
-        false => unknown("it may have voted after it became a learner; it must be added again"),
+    let before = |rejected: RejectedSource| rejected.term == source.term && rejected.last_index < learner_at;
+    match local.rejected.is_some_and(before) {
+        true => Ok(leader.id),
+        false => Err("it may have voted after it became a learner; it must be added again"),
     }
 }
 

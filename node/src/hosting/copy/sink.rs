@@ -40,15 +40,21 @@ async fn copy_session(
         return Err(Error { errno: Some(NO_SPACE), ..Error::throttled(message) });
     }
     let (wal, data) = (target.wal.clone(), slot.data_dir.disk.clone());
-    let rejected = RejectedSource { term: manifest.consensus.term, last_index: manifest.last_op.index };
+    let rejected = RejectedSource::of(order.leader(), &manifest);
     let begin = async {
-        let begin = || CopySink::begin(wal, data, &slot.local, order.term, manifest);
+        let begin = || CopySink::begin(wal, data, &slot.local, order.leader(), manifest);
         let sink = match env.run(begin).await {
-            Ok(sink) => sink,
+            Ok(sink) => {
+                env.observer.mark_if(slot.rejected().is_some(), "tablet copy: unknown vote replaced");
+                slot.set_rejected(None);
+                sink
+            }
             Err(error) => {
                 let disk = &*slot.data_dir.disk;
-                if env.run(|| consensus_meta_store::is_corrupt(disk, slot.local.tablet)).await {
-                    slot.reject(rejected);
+                let unknown = env.run(|| consensus_meta_store::is_corrupt(disk, slot.local.tablet)).await;
+                env.observer.mark_if(unknown, "tablet copy: rejected, unknown vote");
+                if unknown && rejected.is_some() {
+                    slot.set_rejected(rejected);
                 }
                 return Err(error);
             }
