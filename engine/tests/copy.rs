@@ -12,7 +12,9 @@ use engine::disk::mem::MemDisk;
 use engine::error::{ErrorKind, Result};
 use engine::ids::{OpId, PeerId, Uuid};
 use engine::raft::{ConsensusMeta, MemberKind, Peer, RaftConfig};
-use engine::replica::copy::{CopyPart, CopySink, CopySource, LocalData, LocalReplica};
+use engine::replica::copy::{
+    CopyLeader, CopyPart, CopySink, CopySource, LocalData, LocalReplica, RejectedSource,
+};
 use engine::replica::{JobKind, Replica, consensus_meta_store, tombstone};
 use engine::schema::partition::{Partition, PartitionSchema};
 use engine::schema::row_ops::RowOpKind;
@@ -55,7 +57,15 @@ fn local(disk: &MemDisk) -> LocalReplica {
         Err(_) => (LocalData::Nothing, None),
     };
     let term = consensus_meta_store::load(disk, TABLET).map_or(0, |meta| meta.term);
-    LocalReplica { server: peer('b'), tablet: TABLET, has, last_op, at_least: OpId::MIN, term }
+    LocalReplica {
+        server: peer('b'),
+        tablet: TABLET,
+        has,
+        last_op,
+        at_least: OpId::MIN,
+        term,
+        rejected: None,
+    }
 }
 
 /// Fetches all missing ranges, `max` bytes at a time.
@@ -66,10 +76,16 @@ fn fetch(source: &CopySource, sink: &mut CopySink, max: usize) -> Result<()> {
     Ok(())
 }
 
-fn copy(source: &CopySource, to: &MemDisk, caller_term: Option<u64>) -> Result<()> {
+fn copy(
+    source: &CopySource,
+    to: &MemDisk,
+    leader: Option<CopyLeader>,
+    rejected: Option<RejectedSource>,
+) -> Result<()> {
     let manifest =
         engine::replica::copy::CopyManifest::decode(&source.read(CopyPart::Manifest, 0, usize::MAX)?.data)?;
-    let mut sink = CopySink::begin(dyn_disk(to), dyn_disk(to), &local(to), caller_term, manifest)?;
+    let local = LocalReplica { rejected, ..local(to) };
+    let mut sink = CopySink::begin(dyn_disk(to), dyn_disk(to), &local, leader, manifest)?;
     let fetched = fetch(source, &mut sink, 4 << 10).and_then(|()| sink.finish());
     if let Err(error) = fetched {
         sink.abort()?;
@@ -129,7 +145,14 @@ fn run(servers: &mut Servers, case: &datadriven::TestCase) -> Result<String> {
             if let Some(operation) = number("crash-at-op") {
                 disk.cut_power_at(operation);
             }
-            copy(&source, &disk, number("term"))?;
+            let rejected = text("rejected").map(|end| {
+                let (term, index) = end.split_once('.').expect("term.index");
+                let number = |text: &str| text.parse().expect("a number");
+                RejectedSource { term: number(term), last_index: number(index) }
+            });
+            let id = peer(name("from").expect("a source"));
+            let leader = number("term").map(|term| CopyLeader { id, term });
+            copy(&source, &disk, leader, rejected)?;
         }
         "restart" => {
             disk.crash();
@@ -501,6 +524,7 @@ fn damaged_and_false_manifests_are_rejected() {
         last_op: None,
         at_least: OpId::MIN,
         term: 0,
+        rejected: None,
     };
     expect_test::expect!["asked for tablet 01010101010101010101010101010101, the source sent tablet 07070707070707070707070707070707"].assert_eq(&other.check_source_state(&manifest).expect_err("another tablet").message);
 }
@@ -579,6 +603,7 @@ fn a_failed_replica_is_not_replaced_by_an_older_one() {
         last_op,
         at_least,
         term,
+        rejected: None,
     };
     let check = |local: LocalReplica| local.check_source_state(source.manifest()).map_err(|error| error.kind);
     assert_eq!(check(failed(Some(last), OpId::MIN, 0)), Ok(()));

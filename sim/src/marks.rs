@@ -136,6 +136,8 @@ pub const MARKS: &[&str] = &[
     "tablet copy: corrupt file at the source",
     "tablet copy: log GC during the snapshot",
     "tablet copy: rejected, stale term",
+    "tablet copy: rejected, unknown vote",
+    "tablet copy: unknown vote replaced",
     "update: rejected, invalid",
     "update: rejected, preceding entry does not match",
     "update: rejected, stale term",

@@ -38,6 +38,11 @@ pub fn load_known(disk: &dyn Disk, tablet: TabletId) -> Result<Option<ConsensusM
     }
 }
 
+/// Returns true if the metadata is there and cannot be read: the term and vote in it are unknown.
+pub fn is_corrupt(disk: &dyn Disk, tablet: TabletId) -> bool {
+    load(disk, tablet).is_err_and(|error| error.kind == ErrorKind::Corrupt)
+}
+
 /// Replaces the stored metadata by `meta`. It is durable when this returns. When this fails, the old or the new one may
 /// be stored, and the replica must not act on `meta`.
 pub fn store(disk: &dyn Disk, meta: &ConsensusMeta) -> Result<()> {

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use engine::error::Error;
 use engine::ids::{OpId, TabletId};
+use engine::replica::copy::RejectedSource;
 use engine::schema::row_ops::ClientColumn;
 use engine::tablet::Tablet;
 use engine::tablet::superblock::{DataState, Superblock};
@@ -26,6 +27,8 @@ pub struct TabletEntry {
     state: Mutex<EntryState>,
     /// Last operation of a log that is closed or deleted.
     last_op: Mutex<Option<OpId>>,
+    /// See [`LocalReplica::rejected`](engine::replica::copy::LocalReplica::rejected).
+    rejected_source: Mutex<Option<RejectedSource>>,
     /// Held while the consensus metadata of a replica that does not run is changed, by votes of its tombstone or by a
     /// copy.
     pub vote_lock: tokio::sync::Mutex<()>,
@@ -78,6 +81,7 @@ impl TabletEntry {
             data_dir,
             state: Mutex::new(state),
             last_op: Mutex::new(meta.tombstone_last_op),
+            rejected_source: Mutex::default(),
             vote_lock: tokio::sync::Mutex::default(),
             bound: Mutex::new(None),
             meta,
@@ -101,6 +105,16 @@ impl TabletEntry {
         if last_op.is_some() {
             *self.last_op.lock() = last_op;
         }
+    }
+
+    /// Returns the leader of the last copy that was rejected because the vote here cannot be read.
+    pub fn rejected_source(&self) -> Option<RejectedSource> {
+        *self.rejected_source.lock()
+    }
+
+    /// Stores the leader of a rejected copy; `None` when this server can vote again.
+    pub fn set_rejected_source(&self, source: Option<RejectedSource>) {
+        *self.rejected_source.lock() = source;
     }
 
     pub fn state(&self) -> EntryState {

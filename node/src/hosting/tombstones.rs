@@ -19,7 +19,7 @@ use engine::note::Note;
 use engine::note::raft::{NotedDataState, NotedRole, PostState, RaftAction, RaftNote};
 use engine::raft::interface::{VoteError, VoteErrorKind, VoteRequest, VoteResponse};
 use engine::raft::{ConsensusMeta, RaftStatus, VoteDecision, decide_vote};
-use engine::replica::copy::{LocalData, LocalReplica};
+use engine::replica::copy::{LocalData, LocalReplica, RejectedSource};
 use engine::replica::{consensus_meta_store, tombstone};
 use engine::tablet::superblock::Superblock;
 
@@ -51,6 +51,16 @@ impl CopySlot {
     pub async fn alone<R>(&self, work: impl Future<Output = R>) -> R {
         let _alone = self.entry.vote_lock.lock().await;
         work.await
+    }
+
+    /// Remembers the leader whose copy was rejected because the vote here cannot be read; `None` when it can be.
+    pub fn set_rejected(&self, source: Option<RejectedSource>) {
+        self.entry.set_rejected_source(source);
+    }
+
+    /// Returns the leader whose copy was the last to be rejected because the vote here cannot be read.
+    pub fn rejected(&self) -> Option<RejectedSource> {
+        self.entry.rejected_source()
     }
 
     /// Ends the tombstone's votes: the copied replica votes next. Returns the term reached.
@@ -244,6 +254,8 @@ impl TabletManager {
         let (me, tablet, disk) = (self.dirs().uuid, entry.id, &*entry.data_dir.disk);
         let vote = || -> Result<_> {
             let TombstoneVote { known, vote_state } = read_vote(disk, tablet)?;
+            // A copy that was rejected proves that no vote was given since.
+            entry.set_rejected_source(None);
             let decision = decide_vote(&known, vote_state.last, request, false);
             if let Some(changed) = &decision.meta {
                 consensus_meta_store::store(disk, changed)?;
@@ -304,7 +316,15 @@ impl TabletManager {
         let (entry, reserved) = self.get_or_reserve(tablet);
         if reserved {
             let has = LocalData::Nothing;
-            let local = LocalReplica { server, tablet, has, last_op: None, at_least: OpId::MIN, term: 0 };
+            let local = LocalReplica {
+                server,
+                tablet,
+                has,
+                last_op: None,
+                at_least: OpId::MIN,
+                term: 0,
+                rejected: None,
+            };
             return Ok(CopySlot { local, data_dir: entry.data_dir.clone(), entry, failure: None });
         }
         let mut taken = false;
@@ -324,6 +344,7 @@ impl TabletManager {
             EntryState::Failed(error) => (LocalData::Failed, Some(error)),
             EntryState::Running(replica) if taken => {
                 let failure = replica.failure();
+                entry.set_rejected_source(None);
                 entry.remember_last_op(replica.stop().await.map(|replica| replica.last_op()));
                 (LocalData::Failed, failure)
             }
@@ -353,6 +374,7 @@ impl TabletManager {
             last_op: entry.last_op(),
             at_least: entry.meta.last_op,
             term,
+            rejected: entry.rejected_source(),
         };
         Ok(CopySlot { local, data_dir: entry.data_dir.clone(), entry, failure })
     }
@@ -362,13 +384,14 @@ impl TabletManager {
         let CopySlot { local, data_dir, entry, failure } = slot;
         end_votes(&entry).await;
         let (wal, data) = (&*self.dirs().wal.disk, &*data_dir.disk);
-        let mut aborted = false;
+        let (mut aborted, mut vote_unknown) = (false, false);
         let recovered = self.env().run(|| {
             use engine::tablet::superblock::DataState::Copying;
             aborted = match Superblock::load(data, local.tablet) {
                 Err(error) if error.kind == ErrorKind::Io => return Err(error),
                 loaded => loaded.is_ok_and(|meta| meta.data_state == Copying),
             };
+            vote_unknown = consensus_meta_store::is_corrupt(data, local.tablet);
             tombstone::recover(wal, data, local.tablet)
         });
         match (recovered.await, failure) {
@@ -377,7 +400,9 @@ impl TabletManager {
                 let last_op = meta.tombstone_last_op;
                 let back = Arc::new(TabletEntry::new(meta, data_dir));
                 back.remember_last_op(entry.last_op());
-                if ready {
+                back.set_rejected_source(entry.rejected_source());
+                // Failed rather than a tombstone, which its leader would copy again: it must be evicted and added again.
+                if ready || vote_unknown {
                     let why = failure.unwrap_or_else(|| Error::corrupt("it was being replaced by a copy"));
                     back.set_state(EntryState::Failed(why));
                 }

@@ -15,7 +15,7 @@ use std::sync::atomic::AtomicU64;
 
 use engine::error::{Error, ErrorKind, Result};
 use engine::ids::OpId;
-use engine::replica::copy::{LocalData, LocalReplica};
+use engine::replica::copy::{LocalData, LocalReplica, RejectedSource};
 use engine::replica::{consensus_meta_store, tombstone};
 use engine::tablet::superblock::{DataState, Superblock};
 use tokio::sync::oneshot;
@@ -94,9 +94,10 @@ impl JoinState {
         config: CopyConfig,
     ) -> Result<()> {
         tracing::info!("this master waits to be added by the others, and for a copy of the system tablet");
+        let mut rejected = None;
         loop {
             let order = self.next().await?;
-            match copy_system(env, caller, dirs, config, &order).await {
+            match copy_system(env, caller, dirs, config, &order, &mut rejected).await {
                 Ok(()) => {
                     *self.state() = State::No;
                     return Ok(());
@@ -134,8 +135,9 @@ async fn copy_system(
     dirs: &ServerDirs,
     config: CopyConfig,
     order: &CopyOrder,
+    rejected: &mut Option<RejectedSource>,
 ) -> Result<()> {
-    let slot = env.run(|| system_tablet_slot(dirs)).await?;
+    let slot = env.run(|| system_tablet_slot(dirs, *rejected)).await?;
     let received = AtomicU64::new(0);
     let target = CopyTarget {
         env,
@@ -146,14 +148,16 @@ async fn copy_system(
         received: &received,
         bytes_max: u64::MAX,
     };
-    let manifest = copy::copy(&target, order, &slot).await?;
+    let copied = copy::copy(&target, order, &slot).await;
+    *rejected = slot.rejected();
+    let manifest = copied?;
     let (bytes, last, source) = (manifest.total_bytes(), manifest.last_op, order.source);
     tracing::info!(bytes, %last, %source, "the system tablet was copied");
     Ok(())
 }
 
-/// Returns the slot of the system tablet. Does disk work.
-fn system_tablet_slot(dirs: &ServerDirs) -> Result<CopySlot> {
+/// Returns the slot of the system tablet; `rejected` is what the last one remembers. Does disk work.
+fn system_tablet_slot(dirs: &ServerDirs, rejected: Option<RejectedSource>) -> Result<CopySlot> {
     let dir = dirs.data[0].clone();
     let known = recover(dirs)?;
     let local = match &known {
@@ -164,6 +168,7 @@ fn system_tablet_slot(dirs: &ServerDirs) -> Result<CopySlot> {
             last_op: None,
             at_least: OpId::MIN,
             term: 0,
+            rejected: None,
         },
         Some(meta) => LocalReplica {
             server: dirs.uuid,
@@ -172,6 +177,7 @@ fn system_tablet_slot(dirs: &ServerDirs) -> Result<CopySlot> {
             last_op: meta.tombstone_last_op,
             at_least: meta.last_op,
             term: consensus_meta_store::load_known(&*dir.disk, TABLET_ID)?.map_or(0, |meta| meta.term),
+            rejected,
         },
     };
     let meta = known.unwrap_or_else(|| Superblock::unreadable(TABLET_ID));

@@ -2,7 +2,8 @@
 //!
 //! A vote counts when it is durable: only then is its reply sent. A vote that a crash took was never given. A deleted
 //! replica forgets its votes, as its table is dropped; a leader not yet deleted may copy the tablet to it once more. A
-//! tombstone forgets none.
+//! tombstone forgets none. If its metadata rots, a copy votes for the leader that ordered it: that one has won already.
+//! Notes do not tell of rot, so every copy may.
 
 use std::collections::BTreeMap;
 
@@ -16,6 +17,8 @@ use super::{Invariant, Model, ReplicaEvent};
 pub struct OneVotePerTerm {
     durable: BTreeMap<(PeerId, Term), PeerId>,
     pending: BTreeMap<PeerId, (Term, PeerId)>,
+    /// Leaders that ordered a copy to a server, by server and term.
+    copied_by: BTreeMap<(PeerId, Term), PeerId>,
 }
 
 impl Invariant for OneVotePerTerm {
@@ -33,6 +36,10 @@ impl Invariant for OneVotePerTerm {
                 self.durable.insert((at, *term), *vote);
                 Ok(())
             }
+            RaftAction::CopyStart { source, term } => {
+                self.copied_by.insert((at, *term), *source);
+                Ok(())
+            }
             RaftAction::Delete => {
                 self.pending.remove(&at);
                 self.durable.retain(|(voter, _), _| *voter != at);
@@ -42,7 +49,7 @@ impl Invariant for OneVotePerTerm {
                 self.pending.remove(&at);
                 let term = event.note.post.term;
                 match self.durable.get(&(at, term)) {
-                    Some(given) if *vote != Some(*given) => {
+                    Some(given) if *vote != Some(*given) && !self.is_copied_by(at, term, *vote) => {
                         Err(format!("{at} has forgotten that it voted for {given} in term {term}"))
                     }
                     _ => Ok(()),
@@ -60,10 +67,14 @@ impl OneVotePerTerm {
         Ok(())
     }
 
+    fn is_copied_by(&self, at: PeerId, term: Term, leader: Option<PeerId>) -> bool {
+        leader.is_some() && self.copied_by.get(&(at, term)).copied() == leader
+    }
+
     fn check(&self, at: PeerId, term: Term, candidate: PeerId) -> Result<(), String> {
         let pending = self.pending.get(&at).filter(|(pending, _)| *pending == term).map(|(_, given)| given);
         match self.durable.get(&(at, term)).or(pending) {
-            Some(given) if *given != candidate => {
+            Some(given) if *given != candidate && !self.is_copied_by(at, term, Some(candidate)) => {
                 Err(format!("{at} votes for {candidate} in term {term}, in which it has voted for {given}"))
             }
             _ => Ok(()),

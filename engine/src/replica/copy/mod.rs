@@ -194,6 +194,33 @@ pub struct LocalReplica {
     pub at_least: OpId,
     /// The term of its consensus metadata; 0 if it has none.
     pub term: Term,
+    /// The last leader whose copy was rejected because this server's vote is unknown.
+    pub rejected: Option<RejectedSource>,
+}
+
+/// Leader that ordered a copy of its own replica.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct CopyLeader {
+    pub id: PeerId,
+    /// The term in which it was elected.
+    pub term: Term,
+}
+
+/// Leader whose copy was rejected because this server's vote is unknown, and the end of its log at that time. The
+/// server has given no vote since.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RejectedSource {
+    pub term: Term,
+    pub last_index: u64,
+}
+
+impl RejectedSource {
+    /// `None` if the source did not lead in its term when its log was read: another leader's log may have been longer.
+    pub fn of(leader: Option<CopyLeader>, source: &CopyManifest) -> Option<RejectedSource> {
+        let term = source.consensus.term;
+        let leads = leader.is_some_and(|leader| leader.term == term);
+        leads.then_some(RejectedSource { term, last_index: source.last_op.index })
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

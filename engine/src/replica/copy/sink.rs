@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use super::super::dirs::wal_dir;
 use super::super::{consensus_meta_store, tombstone};
-use super::{CopyChunk, CopyManifest, CopyPart, LocalData, LocalReplica};
+use super::{CopyChunk, CopyLeader, CopyManifest, CopyPart, LocalData, LocalReplica, RejectedSource};
 use crate::disk::{self, Disk, DiskFile};
 use crate::error::{Error, ErrorKind, Result};
-use crate::ids::{OpId, PeerId, TabletId, Term};
+use crate::ids::{OpId, PeerId, TabletId};
 use crate::raft::ConsensusMeta;
 use crate::tablet::flush::data_dir;
 use crate::tablet::superblock::{DataState, Superblock};
@@ -44,22 +44,23 @@ struct Incoming {
 }
 
 impl CopySink {
-    /// Starts to copy the data of `manifest` onto this server, whose own state is `local`. `caller_term` is the term of
-    /// the leader that requested it, if one did.
+    /// Starts to copy the data of `manifest` onto this server, whose own state is `local`. `leader` is the source if it
+    /// requested the copy as the leader.
     ///
     /// When this returns the superblock is COPYING, the old data is removed, and the consensus metadata is merged.
-    /// Errors of [`LocalReplica::admit_term`] and [`LocalReplica::check_source_state`]: then nothing has changed.
+    /// Errors of [`LocalReplica::admit_term`] and [`LocalReplica::check_source_state`], `Corrupt` if this server's vote is
+    /// unknown: then nothing has changed.
     pub fn begin(
         wal: Arc<dyn Disk>,
         data: Arc<dyn Disk>,
         local: &LocalReplica,
-        caller_term: Option<Term>,
+        leader: Option<CopyLeader>,
         manifest: CopyManifest,
     ) -> Result<CopySink> {
-        caller_term.map_or(Ok(()), |term| local.admit_term(term))?;
+        leader.map_or(Ok(()), |leader| local.admit_term(leader.term))?;
         local.check_source_state(&manifest)?;
         let tablet = local.tablet;
-        let merged = merge(&*data, local, &manifest.consensus)?;
+        let merged = merge(&*data, local, leader, &manifest.consensus)?;
         copying_superblock(local, &manifest).store(&*data)?;
         tombstone::remove_data(&*wal, &*data, tablet)?;
         consensus_meta_store::store(&*data, &merged)?;
@@ -171,18 +172,24 @@ fn copying_superblock(local: &LocalReplica, manifest: &CopyManifest) -> Superblo
 }
 
 /// Merges the persisted vote of this server with the source's metadata.
-///
-/// Metadata that rotted is replaced only if the source knows this server as a learner: then a majority has committed
-/// its eviction. A vote that is forgotten here counted in no election after that: its other votes meet this majority,
-/// which would have given the candidate the newer configuration (Raft dissertation §4.2.1).
-fn merge(data: &dyn Disk, local: &LocalReplica, source: &ConsensusMeta) -> Result<ConsensusMeta> {
+fn merge(
+    data: &dyn Disk,
+    local: &LocalReplica,
+    leader: Option<CopyLeader>,
+    source: &ConsensusMeta,
+) -> Result<ConsensusMeta> {
     // Without a superblock, metadata is a leftover of an interrupted creation or deletion, and means nothing.
     let own = match local.has {
         LocalData::Nothing => None,
         _ => match consensus_meta_store::load(data, local.tablet) {
             Err(error) if error.kind == ErrorKind::NotFound => None,
-            Err(error) if error.kind == ErrorKind::Corrupt && is_learner(local.server, source) => None,
-            // The vote of this server is unknown.
+            Err(error) if error.kind == ErrorKind::Corrupt => {
+                let vote = void_votes(local, leader, source);
+                let vote = vote.map_err(|why| {
+                    error.context(format_args!("the vote of this server is unknown: {why}"))
+                })?;
+                Some(ConsensusMeta { voted_for: Some(vote), ..source.clone() })
+            }
             loaded => Some(loaded?),
         },
     };
@@ -191,8 +198,37 @@ fn merge(data: &dyn Disk, local: &LocalReplica, source: &ConsensusMeta) -> Resul
     Ok(merged)
 }
 
-fn is_learner(server: PeerId, source: &ConsensusMeta) -> bool {
-    source.committed.peer(server).is_some_and(|peer| !peer.is_voter())
+/// Checks that votes of this server which were in its unreadable metadata do no harm any more. Returns the server for
+/// which it votes in the term of the source.
+///
+/// The leader must have committed a configuration with this server as a learner *after* the last of these votes. It did
+/// if that configuration is newer than all that the same leader's log had at an earlier attempt, as this server has not
+/// voted since. How far its own log reaches proves nothing: a learner may be promoted while its log ends before the
+/// configuration. Let `t` be the term of a vote that was lost, for a candidate that asked before the configuration was
+/// there, and so lacks it:
+///
+/// - `t` is higher than the leader's term: the candidate loses. A majority without this server has the configuration,
+///   and refuses it (Raft dissertation §4.2.1). So a second vote in `t`, which this server may give, is the only one
+///   that counts.
+/// - `t` is the leader's term: the leader has won it, perhaps by this vote. This server votes for the leader.
+/// - `t` is lower: this server votes in no such term any more.
+fn void_votes(
+    local: &LocalReplica,
+    leader: Option<CopyLeader>,
+    source: &ConsensusMeta,
+) -> std::result::Result<PeerId, &'static str> {
+    if source.committed.peer(local.server).is_none_or(|peer| peer.is_voter()) {
+        return Err("it must be evicted first");
+    }
+    let Some(leader) = leader.filter(|leader| leader.term == source.term) else {
+        return Err("only a leader can replace it");
+    };
+    let learner_at = source.committed.opid_index.unwrap_or(0);
+    let before = |rejected: RejectedSource| rejected.term == source.term && rejected.last_index < learner_at;
+    match local.rejected.is_some_and(before) {
+        true => Ok(leader.id),
+        false => Err("it may have voted after it became a learner; it must be added again"),
+    }
 }
 
 fn incoming(manifest: &CopyManifest) -> Vec<Incoming> {

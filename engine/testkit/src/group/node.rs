@@ -164,6 +164,7 @@ impl Node {
             last_op: self.persisted_last_op(),
             at_least: OpId::MIN,
             term,
+            rejected: None,
         }
     }
 

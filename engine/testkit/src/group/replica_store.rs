@@ -6,10 +6,10 @@ use std::sync::Arc;
 use engine::disk;
 use engine::disk::mem::MemDisk;
 use engine::error::Result;
-use engine::ids::{OpId, Term};
+use engine::ids::OpId;
 use engine::raft::ConsensusMeta;
 use engine::replica::copy::{
-    CopyChunk, CopyManifest, CopyPart, CopySink, LocalData, LocalReplica, SegmentInfo,
+    CopyChunk, CopyLeader, CopyManifest, CopyPart, CopySink, LocalData, LocalReplica, SegmentInfo,
 };
 use engine::replica::{consensus_meta_store, tombstone};
 use engine::schema::partition::{Partition, PartitionSchema};
@@ -87,14 +87,14 @@ impl ReplicaStore {
     pub fn begin(
         &mut self,
         local: &LocalReplica,
-        term: Term,
+        leader: CopyLeader,
         manifest: CopyManifest,
         (log, gc_before): (Vec<ReplicateEntry>, u64),
     ) -> Result<()> {
         let disk = Arc::new(self.disk.clone());
         let bytes = log.len() as u64;
         let manifest = CopyManifest { segments: vec![SegmentInfo { sequence: SEGMENT, bytes }], ..manifest };
-        let mut sink = CopySink::begin(disk.clone(), disk, local, Some(term), manifest)?;
+        let mut sink = CopySink::begin(disk.clone(), disk, local, Some(leader), manifest)?;
         let chunk = CopyChunk::new(0, vec![0; log.len()], bytes);
         sink.put(CopyPart::Segment(SEGMENT), &chunk).expect("this disk does not fail");
         self.arriving = Some(Arriving { sink, log, gc_before });

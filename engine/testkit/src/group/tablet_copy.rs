@@ -5,7 +5,7 @@ use engine::ids::{OpId, PeerId, Term};
 use engine::note::raft::{NotedDataState, NotedRole, PostState, RaftAction, RaftNote};
 use engine::raft::interface::{VoteError, VoteErrorKind, VoteRequest, VoteResponse};
 use engine::raft::{ConsensusMeta, RaftConfig, Role, decide_vote};
-use engine::replica::copy::CopyManifest;
+use engine::replica::copy::{CopyLeader, CopyManifest};
 use engine::replica::tombstone::may_delete;
 
 use super::node::Node;
@@ -88,7 +88,7 @@ impl Group {
         self.record_source(source, sink, manifest.last_op);
         let node = self.nodes.get_mut(&sink).expect("a server");
         node.prepare_replacement();
-        node.with_store(|store| store.begin(&local, term, manifest, content))?;
+        node.with_store(|store| store.begin(&local, CopyLeader { id: source, term }, manifest, content))?;
         self.record_action(sink, RaftAction::CopyStart { source, term });
         Ok(())
     }

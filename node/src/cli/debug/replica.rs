@@ -161,7 +161,15 @@ fn local_state(target: &StoppedServer, dir: &Directory, tablet: TabletId) -> Res
     match Superblock::load(&*dir.disk, tablet) {
         Err(error) if is_missing(&error) => {
             let has = LocalData::Nothing;
-            Ok(LocalReplica { server, tablet, has, last_op: None, at_least: OpId::MIN, term: 0 })
+            Ok(LocalReplica {
+                server,
+                tablet,
+                has,
+                last_op: None,
+                at_least: OpId::MIN,
+                term: 0,
+                rejected: None,
+            })
         }
         Err(error) => Err(error),
         Ok(meta) => {
@@ -171,7 +179,7 @@ fn local_state(target: &StoppedServer, dir: &Directory, tablet: TabletId) -> Res
             };
             let term = consensus_meta_store::load_known(&*dir.disk, tablet)?.map_or(0, |meta| meta.term);
             let (last_op, at_least) = (meta.tombstone_last_op, meta.last_op);
-            Ok(LocalReplica { server, tablet, has, last_op, at_least, term })
+            Ok(LocalReplica { server, tablet, has, last_op, at_least, term, rejected: None })
         }
     }
 }

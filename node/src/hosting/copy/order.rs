@@ -6,6 +6,7 @@ use std::sync::atomic::AtomicU64;
 use engine::disk::Disk;
 use engine::error::Result;
 use engine::ids::{PeerId, TabletId, Term, Uuid};
+use engine::replica::copy::CopyLeader;
 
 use super::CopyConfig;
 use nyala_common::env::Env;
@@ -23,6 +24,11 @@ pub struct CopyOrder {
 }
 
 impl CopyOrder {
+    /// Returns the source if it is the leader that requested the copy: a leader names no other source.
+    pub fn leader(&self) -> Option<CopyLeader> {
+        self.term.map(|term| CopyLeader { id: self.source, term })
+    }
+
     pub fn of(request: &StartTabletCopyRequestPb) -> Result<CopyOrder> {
         let addr = &request.copy_peer_addr;
         Ok(CopyOrder {

@@ -6,7 +6,8 @@ use engine::error::{Error, Result};
 use engine::ids::Term;
 use engine::note::Note;
 use engine::note::raft::{NotedDataState, NotedRole, PostState, RaftAction, RaftNote};
-use engine::replica::copy::{CopyManifest, CopySink};
+use engine::replica::consensus_meta_store;
+use engine::replica::copy::{CopyManifest, CopySink, RejectedSource};
 
 use super::order::{CopyOrder, CopyTarget};
 use super::source_client::CopySourceClient;
@@ -39,8 +40,25 @@ async fn copy_session(
         return Err(Error { errno: Some(NO_SPACE), ..Error::throttled(message) });
     }
     let (wal, data) = (target.wal.clone(), slot.data_dir.disk.clone());
+    let rejected = RejectedSource::of(order.leader(), &manifest);
     let begin = async {
-        let sink = env.run(|| CopySink::begin(wal, data, &slot.local, order.term, manifest)).await?;
+        let begin = || CopySink::begin(wal, data, &slot.local, order.leader(), manifest);
+        let sink = match env.run(begin).await {
+            Ok(sink) => {
+                env.observer.mark_if(slot.rejected().is_some(), "tablet copy: unknown vote replaced");
+                slot.set_rejected(None);
+                sink
+            }
+            Err(error) => {
+                let disk = &*slot.data_dir.disk;
+                let unknown = env.run(|| consensus_meta_store::is_corrupt(disk, slot.local.tablet)).await;
+                env.observer.mark_if(unknown, "tablet copy: rejected, unknown vote");
+                if unknown && rejected.is_some() {
+                    slot.set_rejected(rejected);
+                }
+                return Err(error);
+            }
+        };
         let term = order.term.unwrap_or(sink.manifest().consensus.term);
         let began = RaftAction::CopyStart { source: order.source, term };
         note(env, &sink, slot, sink.consensus().term, began);

@@ -19,8 +19,6 @@ const CALM_START: Duration = Duration::from_millis(300);
 /// Most faults of the second and of the third generation in a plan.
 const SECOND_FAULTS_MAX: u64 = 4;
 const THIRD_FAULTS_MAX: u64 = 2;
-/// Kinds of metadata that rot in drawn plans. A replica whose vote is unknown is not made good yet.
-const DRAWN_METADATA: [MetadataKind; 2] = [MetadataKind::Log, MetadataKind::Superblock];
 /// Sizes in seconds of steps of a clock.
 const STEPS_S: [i64; 3] = [7, 60, 300];
 
@@ -250,7 +248,7 @@ impl<'a> FaultGenerator<'a> {
             Kind::LostWrite => self.disk(|draw, _, _| LostWrite { write: draw.countdown(100) }),
             Kind::MisdirectedWrite => self.disk(|draw, _, _| MisdirectedWrite { write: draw.countdown(100) }),
             Kind::MetadataRot => self.disk(|draw, _, _| MetadataRot {
-                files: draw.random.pick(&DRAWN_METADATA),
+                files: draw.random.pick(MetadataKind::ALL),
                 bits: draw.countdown(4) as u8,
             }),
             Kind::UnreadablePages => {

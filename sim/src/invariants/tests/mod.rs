@@ -490,6 +490,20 @@ fn a_tombstone_keeps_its_vote_and_a_deleted_replica_forgets_it() {
 }
 
 #[test]
+fn a_copy_may_vote_for_its_leader_and_for_no_other_server() {
+    let votes_again = |vote: char| {
+        let mut cluster = Cluster::usual();
+        cluster.post('b').data = NotedDataState::Tombstoned;
+        cluster.note('b', RaftAction::Tombstone { cas: None });
+        cluster.post('b').data = NotedDataState::Copying;
+        cluster.note('b', RaftAction::CopyStart { source: peer('c'), term: 1 });
+        cluster.note('b', RaftAction::Restart { vote: Some(peer(vote)) });
+        cluster.violated().contains(&"OneVotePerTerm")
+    };
+    assert_eq!(['a', 'c', 'd'].map(votes_again), [false, false, true]);
+}
+
+#[test]
 fn a_copy_that_is_no_prefix_is_rejected() {
     let copy = |last: &str| {
         let mut cluster = Cluster::usual();
