@@ -1,5 +1,5 @@
 //! The simulator's part of a pull request: some seeds in both worlds, plans that end equally there and on this machine,
-//! every kept plan, the determinism check, a short guided search, and a point of a study.
+//! every kept plan, the determinism check, and a point of a study.
 //!
 //! Bounded to a few minutes; long runs are `cargo sim run`'s, sharded over machines (`ci/sim-farm.yaml`).
 
@@ -26,10 +26,6 @@ const RUNS: [(&str, &[&str]); 8] = [
     // Runs on the machine mostly wait: more at a time than there are processors.
     ("sim agree", &["sim", "agree", "--plans", "20", "--jobs", "4"]),
     ("sim plans", &["sim", "plans"]),
-    (
-        "sim explore",
-        &["sim", "explore", "--minutes", "0.33", "--size", "smoke", "--corpus", "target/sim-explore"],
-    ),
     ("sim study", &["sim", "study", "scale", "--points", "1"]),
 ];
 

@@ -42,6 +42,7 @@ impl Plan {
         let tables = (0..random.between(1, 2)).map(|number| draw::table(random, number as u8)).collect();
         let mut plan = Plan {
             seed,
+            reseeds: Vec::new(),
             cluster,
             data: DataSpec {
                 encodings: random.below(1_000_000) as u32,
