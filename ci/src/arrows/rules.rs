@@ -228,7 +228,7 @@ pub(super) static CRATES: [CrateRules; 8] = [
     },
     CrateRules {
         source: "node/sql/src",
-        exempt: &["main.rs"],
+        exempt: &["main.rs", "options.rs"],
         roots: &["lib.rs"],
         base: &["error"],
         modules: &[

@@ -401,7 +401,7 @@ impl TabletManager {
                 let back = Arc::new(TabletEntry::new(meta, data_dir));
                 back.remember_last_op(entry.last_op());
                 back.set_rejected_source(entry.rejected_source());
-                // Failed rather than a tombstone, which its leader would copy again: it must be evicted and added again.
+                // Not a tombstone, which its leader would copy again: it must be evicted and added again.
                 if ready || vote_unknown {
                     let why = failure.unwrap_or_else(|| Error::corrupt("it was being replaced by a copy"));
                     back.set_state(EntryState::Failed(why));

@@ -3,7 +3,7 @@
 //! A vote counts when it is durable: only then is its reply sent. A vote that a crash took was never given. A deleted
 //! replica forgets its votes, as its table is dropped; a leader not yet deleted may copy the tablet to it once more. A
 //! tombstone forgets none. If its metadata rots, a copy votes for the leader that ordered it: that one has won already.
-//! Notes do not tell of rot, so every copy may.
+//! Notes do not report rot, so every copy may.
 
 use std::collections::BTreeMap;
 

@@ -44,7 +44,7 @@ fn read(path: &Path) -> Result<Vec<Row>> {
     rows.map(|row| Ok(row.with_context(place)?.iter().map(cell).collect())).collect()
 }
 
-/// Returns a cell without spaces at its ends: the published answers have none, and some of TPC-H's texts begin with one.
+/// Returns a cell without spaces at its ends: published answers have none, and some of TPC-H's texts begin with one.
 fn cell(text: &str) -> String {
     text.trim().to_string()
 }

@@ -155,7 +155,7 @@ impl Report {
         let commit = CommandLine::new("git").args(["rev-parse", "--short", "HEAD"]).dir(root).output()?;
         let missing: String = self.missing.iter().map(|name| format!(" {name} was not installed.")).collect();
         let published = if self.is_published {
-            " Parquet's answers are the published ones of scale 1, but for queries 11 and 17, which DuckDB answers alike."
+            " Parquet's answers are the published ones of scale 1, but for queries 11 and 17; DuckDB's are equal."
         } else {
             ""
         };

@@ -48,8 +48,8 @@ impl CopySink {
     /// requested the copy as the leader.
     ///
     /// When this returns the superblock is COPYING, the old data is removed, and the consensus metadata is merged.
-    /// Errors of [`LocalReplica::admit_term`] and [`LocalReplica::check_source_state`], `Corrupt` if this server's vote is
-    /// unknown: then nothing has changed.
+    /// Errors of [`LocalReplica::admit_term`] and [`LocalReplica::check_source_state`], `Corrupt` if this server's
+    /// vote is unknown: then nothing has changed.
     pub fn begin(
         wal: Arc<dyn Disk>,
         data: Arc<dyn Disk>,
