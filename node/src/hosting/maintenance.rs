@@ -175,8 +175,10 @@ pub async fn run_alone(env: Env, replica: ReplicaHandle, config: TabletConfig, i
     }
 }
 
-/// Runs a job of a replica step by step. Returns false if there was nothing to do.
+/// Runs a job of a replica step by step. Returns false if there was nothing to do. A replica that stops waits for it: the
+/// files of a job that went on would stand in the way of the replica's successor in that directory.
 pub async fn run_job(env: &Env, replica: &ReplicaHandle, kind: JobKind) -> Result<bool> {
+    let _running = replica.lock_job().await;
     let started = replica.run_on_loop(move |replica, _| replica.start_job(kind)).await??;
     let Some(job) = started else { return Ok(false) };
     let (job, outcome) = drive(env, replica, job).await;
@@ -192,6 +194,8 @@ async fn drive(env: &Env, replica: &ReplicaHandle, mut job: Job) -> (Option<Job>
         match env.run(|| job.step()).await {
             Err(error) => return (Some(job), Err(error)),
             Ok(JobStep::Done) => return (Some(job), Ok(())),
+            // New files are not needed any more.
+            Ok(JobStep::More) if replica.is_stopping() => return (Some(job), Err(replica.stopped_error())),
             Ok(JobStep::More) => {}
             Ok(JobStep::SyncLog) => {
                 if let Err(error) = replica.run_on_wal(|_| ()).await {

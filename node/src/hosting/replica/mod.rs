@@ -102,6 +102,7 @@ impl ReplicaHandle {
             pending_bytes: AtomicUsize::new(0),
             failure: Mutex::new(None),
             stopping: AtomicBool::new(false),
+            job_lock: tokio::sync::Mutex::default(),
             progress: Notify::new(),
             status: Mutex::new(Arc::new(replica.status(env.now()))),
             status_changed: Notify::new(),
@@ -454,17 +455,26 @@ impl ReplicaHandle {
     }
 
     /// Returns the error for a command that got no reply.
-    fn stopped_error(&self) -> Error {
+    pub(crate) fn stopped_error(&self) -> Error {
         self.failure().unwrap_or_else(stopped)
     }
 
     /// Finishes the proposals in flight, closes the log in order, and returns the replica. `None` if another caller has
-    /// stopped it.
+    /// stopped it. When this returns, no job of the replica writes any more: its directory may be removed or opened.
     pub async fn stop(&self) -> Option<Replica> {
         self.shared.stopping.store(true, Ordering::Relaxed);
         let (reply_sender, reply_receiver) = oneshot::channel();
-        self.inbox.send(Command::Stop(reply_sender)).ok()?;
-        reply_receiver.await.ok()
+        let stopped = match self.inbox.send(Command::Stop(reply_sender)) {
+            Ok(()) => reply_receiver.await.ok(),
+            Err(_) => None,
+        };
+        drop(self.lock_job().await);
+        stopped
+    }
+
+    /// Waits until no maintenance job of the replica runs, and keeps others from running.
+    pub async fn lock_job(&self) -> tokio::sync::MutexGuard<'_, ()> {
+        self.shared.job_lock.lock().await
     }
 }
 

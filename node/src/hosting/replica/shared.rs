@@ -64,6 +64,8 @@ pub(super) struct Shared {
     pub(super) failure: Mutex<Option<Error>>,
     /// True after [`ReplicaHandle::stop`].
     pub(super) stopping: AtomicBool,
+    /// Held while a maintenance job runs, beside the loop and beyond its end.
+    pub(super) job_lock: tokio::sync::Mutex<()>,
     /// Notified when operations are applied, safe time advances, or the replica fails.
     pub(super) progress: Notify,
     /// Status at the last change that a tablet report shows.
