@@ -30,7 +30,7 @@ use super::fault_report::{self, FaultFinding, FaultReport};
 use super::history_page::{self, ShippedBug};
 use super::mutant_results::{MutantResult, MutantResults};
 use super::mutant_schemata::join;
-use super::plan_source::{PlanSource, RunOptions};
+use super::plan_source::{PlanSource, RunOptions, SearchedPlans};
 use super::required_faults::needs;
 use super::run_process::RunJob;
 use super::scratch_plans::ScratchPlans;
@@ -85,16 +85,9 @@ pub(super) struct MutantsArgs {
     /// The cargo profile for building mutants
     #[arg(long, default_value = "mutant")]
     build: String,
-    #[arg(long, default_value = "madsim", value_parser = arguments::one_of::<WorldKind>())]
-    world: WorldKind,
-    /// Profiles of plans, in turn, separated by commas
-    #[arg(long, value_delimiter = ',', value_parser = arguments::one_of::<FaultProfile>(),
-          default_value = "swarm,crash,disk,network,copy,memory,clock,calm,tables")]
-    profile: Vec<FaultProfile>,
-    /// Sizes of plans, separated by commas
-    #[arg(long, default_value = "smoke,full", value_delimiter = ',',
-          value_parser = arguments::one_of::<PlanSize>())]
-    size: Vec<PlanSize>,
+    // Profiles and sizes are taken in turn.
+    #[command(flatten)]
+    plans: SearchedPlans,
 }
 
 /// Entry of the needed faults if they are not determined.
@@ -239,9 +232,9 @@ impl Search<'_> {
     fn shown_by(&self, kind: FaultKind, mutants: &[&Mutant]) -> Result<Option<FaultFinding>> {
         let profile = profile_of(kind).with_context(|| format!("no profile draws {}", kind.word()))?;
         let (scratch, mut spent) = (self.plans.path(kind.word()), Duration::ZERO);
-        let sizes = self.args.size.iter().copied().cycle();
+        let sizes = self.args.plans.size.iter().copied().cycle();
         let plans = (self.args.from..).zip(sizes).map(|(seed, size)| {
-            let options = RunOptions { world: self.args.world, profile, size };
+            let options = RunOptions { world: self.args.plans.world, profile, size };
             (format!("{} {} {seed}", profile.word(), size.word()), options.plan(seed))
         });
         let bugs: Vec<usize> = (0..mutants.len()).filter(|mutant| !mutants[*mutant].is_control()).collect();
@@ -250,7 +243,7 @@ impl Search<'_> {
                 return Ok(None);
             }
             fs::write(&scratch, plan.to_string())?;
-            let next = SearchAttempt { size: self.args.size[0], profile, seed: plan.seed };
+            let next = SearchAttempt { size: self.args.plans.size[0], profile, seed: plan.seed };
             let job = mutant.map_or_else(|| self.clean(next), |mutant| self.job(next, mutants[mutant]));
             let source =
                 PlanSource { what: scratch.display().to_string(), options: job.source.options.clone() };
@@ -329,7 +322,7 @@ impl Search<'_> {
     fn logged(&self, next: SearchAttempt, mutant: Option<&Mutant>) -> Result<RunRecord> {
         let job = mutant.map_or_else(|| self.clean(next), |mutant| self.job(next, mutant));
         let program = job.program.as_ref().and_then(|program| self.fingerprints.get(program));
-        let words = [self.args.world.word(), next.profile.word(), next.size.word()].join(" ");
+        let words = [self.args.plans.world.word(), next.profile.word(), next.size.word()].join(" ");
         let key = RunKey {
             program: program.context("every program has a fingerprint")?.clone(),
             mutant: job.mutant,
@@ -372,7 +365,7 @@ impl Search<'_> {
     }
 
     fn clean(&self, next: SearchAttempt) -> RunJob {
-        let options = RunOptions { world: self.args.world, profile: next.profile, size: next.size };
+        let options = RunOptions { world: self.args.plans.world, profile: next.profile, size: next.size };
         RunJob {
             program: Some(self.program.clone()),
             ..RunJob::new(PlanSource { what: next.seed.to_string(), options })
@@ -384,7 +377,7 @@ impl Search<'_> {
 /// turn in each other size, so that sizes get about equal time. No two runs share a seed: plans of one seed have the
 /// same cluster and the same client operations, whatever their profiles.
 fn course(args: &MutantsArgs) -> impl Iterator<Item = SearchAttempt> {
-    let (profiles, sizes) = (&args.profile, &args.size);
+    let (profiles, sizes) = (&args.plans.profile, &args.plans.size);
     let rounds = (0..).flat_map(move |round: usize| {
         let small = profiles.iter().map(move |profile| (sizes[0], *profile));
         let large = sizes[1..].iter().map(move |size| (*size, profiles[round % profiles.len()]));
@@ -461,7 +454,7 @@ fn build(args: &MutantsArgs, tree: &Path, name: &str) -> Result<PathBuf> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(tree).env("CARGO_TARGET_DIR", &target);
     command.args(["build", "--quiet", "--package", "sim", "--profile", &args.build]);
-    if args.world == WorldKind::Madsim {
+    if args.plans.world == WorldKind::Madsim {
         command.args(["--config", "build.rustflags=['--cfg','madsim']"]);
     }
     output(command.stdin(Stdio::null()))?;

@@ -34,6 +34,22 @@ pub(crate) struct RunOptions {
     pub size: PlanSize,
 }
 
+/// World, and kinds of plans that a search draws from.
+#[derive(Args, Debug, Clone)]
+pub(crate) struct SearchedPlans {
+    /// The world to run in
+    #[arg(long, default_value = "madsim", value_parser = arguments::one_of::<WorldKind>())]
+    pub world: WorldKind,
+    /// Profiles of plans, separated by commas
+    #[arg(long, value_delimiter = ',', value_parser = arguments::one_of::<FaultProfile>(),
+          default_value = "swarm,crash,disk,network,copy,memory,clock,calm,tables")]
+    pub profile: Vec<FaultProfile>,
+    /// Sizes of plans, separated by commas
+    #[arg(long, default_value = "smoke,full", value_delimiter = ',',
+          value_parser = arguments::one_of::<PlanSize>())]
+    pub size: Vec<PlanSize>,
+}
+
 impl PlanSource {
     /// Returns the plan, generated or read.
     pub(crate) fn plan(&self) -> Result<Plan> {

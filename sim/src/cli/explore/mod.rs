@@ -22,12 +22,11 @@ use engine::sync::Mutex;
 use self::corpus::Corpus;
 use self::search::{Search, Settings, Task};
 use super::arguments;
-use super::plan_source::PlanSource;
+use super::plan_source::{PlanSource, SearchedPlans};
 use super::run_pool;
 use super::run_process::{ChildOutput, RunJob};
 use super::scratch_plans::ScratchPlans;
-use crate::run::{ViolationRecord, WorldKind};
-use sim_plan::{FaultProfile, PlanSize};
+use crate::run::ViolationRecord;
 
 mod aims;
 mod arms;
@@ -48,22 +47,15 @@ pub(super) struct ExploreArgs {
     /// The folder of the corpus; it is created if missing
     #[arg(long)]
     corpus: PathBuf,
-    /// Profiles of fresh seeds, separated by commas
-    #[arg(long, value_delimiter = ',', value_parser = arguments::one_of::<FaultProfile>(),
-          default_value = "swarm,crash,disk,network,copy,memory,clock,calm,tables")]
-    profile: Vec<FaultProfile>,
-    /// Sizes of fresh seeds, separated by commas
-    #[arg(long, default_value = "smoke,full", value_delimiter = ',',
-          value_parser = arguments::one_of::<PlanSize>())]
-    size: Vec<PlanSize>,
+    // Fresh seeds are of these; children may be of others.
+    #[command(flatten)]
+    plans: SearchedPlans,
     /// The first fresh seed
     #[arg(long, default_value_t = 1, value_name = "N")]
     seeds_from: u64,
     /// Seed of the search's own draws
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    #[arg(long, default_value = "madsim", value_parser = arguments::one_of::<WorldKind>())]
-    world: WorldKind,
     /// Runs at a time [default: number of processors]
     #[arg(long, value_parser = arguments::count)]
     jobs: Option<usize>,
@@ -84,9 +76,9 @@ pub(super) struct ExploreArgs {
 /// Runs a campaign.
 pub(super) fn explore(args: &ExploreArgs) -> Result<bool> {
     let settings = Settings {
-        world: args.world,
-        profiles: args.profile.clone(),
-        sizes: args.size.clone(),
+        world: args.plans.world,
+        profiles: args.plans.profile.clone(),
+        sizes: args.plans.size.clone(),
         first_seed: args.seeds_from,
         seed: args.seed,
         plain: args.plain,

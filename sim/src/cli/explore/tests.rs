@@ -5,7 +5,8 @@ use std::collections::BTreeMap;
 use super::search::Origin;
 use super::*;
 use crate::features::{DISTURBANCE, RunFeatures, STATES};
-use crate::run::RunOutcome;
+use crate::run::{RunOutcome, WorldKind};
+use sim_plan::{FaultProfile, PlanSize};
 
 fn settings(plain: bool) -> Settings {
     Settings {
