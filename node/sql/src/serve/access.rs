@@ -18,7 +18,7 @@ use super::super::error::{SqlError, state};
 use super::super::executor::Executor;
 use super::config::ServeConfig;
 use super::scram::Passwords;
-use super::ticketless::without_tickets;
+use super::tickets::with_tickets;
 
 /// Longest wait for the cluster's answer to a client's token.
 const LOGIN_TIME: Duration = Duration::from_secs(5);
@@ -156,7 +156,7 @@ fn each_user(env: &Env, mut config: ClientConfig) -> Result<ClusterAccess, SqlEr
         return Err(SqlError::new(what));
     }
     config.security.sasl_protocol_name = None;
-    Ok(ClusterAccess::EachUser { env: without_tickets(env), config: Box::new(config) })
+    Ok(ClusterAccess::EachUser { env: with_tickets(env, None), config: Box::new(config) })
 }
 
 /// Returns the subject that a JSON Web Token claims. Only the cluster can verify it.
@@ -171,46 +171,16 @@ fn subject(token: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::io;
-    use std::net::SocketAddr;
-
-    use engine::time::Instant;
-    use nyala_common::env::kerberos::Kerberos;
     use nyala_common::env::kerberos_double::KerberosDouble;
     use nyala_common::env::os::{OsEnv, OsOptions};
-    use nyala_common::env::{BoxFuture, Datagrams, Listener, Net, Stream};
 
     use super::*;
-
-    /// Network of a host where this process has a ticket.
-    struct TicketNet(Arc<dyn Net>);
-
-    impl Net for TicketNet {
-        fn listen(&self, addr: SocketAddr) -> BoxFuture<'_, io::Result<Box<dyn Listener>>> {
-            self.0.listen(addr)
-        }
-
-        fn connect(&self, addr: SocketAddr, deadline: Instant) -> BoxFuture<'_, io::Result<Stream>> {
-            self.0.connect(addr, deadline)
-        }
-
-        fn datagrams(&self, peer: SocketAddr) -> BoxFuture<'_, io::Result<Box<dyn Datagrams>>> {
-            self.0.datagrams(peer)
-        }
-
-        fn resolve<'a>(&'a self, host_port: &'a str) -> BoxFuture<'a, io::Result<Vec<SocketAddr>>> {
-            self.0.resolve(host_port)
-        }
-
-        fn kerberos(&self) -> Option<Arc<dyn Kerberos>> {
-            Some(Arc::new(KerberosDouble { principal: Some("sql@R".to_string()) }))
-        }
-    }
 
     #[test]
     fn clients_with_tokens_never_present_this_process_ticket() {
         let env = OsEnv::new(&OsOptions::default()).expect("this machine");
-        let env = Env { net: Arc::new(TicketNet(env.net.clone())), ..env };
+        let ticket = KerberosDouble { principal: Some("sql@R".to_string()) };
+        let env = with_tickets(&env, Some(Arc::new(ticket)));
         let mut config = ClientConfig::new(vec!["127.0.0.1:7051".to_string()]);
         config.security.ca_certificates = Some(Vec::new());
         config.security.sasl_protocol_name = Some("kudu".to_string());

@@ -29,7 +29,7 @@ mod query;
 mod scram;
 mod shared;
 mod startup;
-mod ticketless;
+mod tickets;
 mod token;
 
 use std::net::SocketAddr;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use nyala_client::{Client, ClientConfig, SecurityConfig};
 use nyala_common::env::Env;
 
-use super::ticketless::without_tickets;
+use super::tickets::with_tickets;
 
 /// Longest wait for an answer.
 const PROBE_TIME: Duration = Duration::from_secs(3);
@@ -20,5 +20,5 @@ pub async fn requires_authentication(env: &Env, config: &ClientConfig) -> bool {
         ..config.security.clone()
     };
     let config = ClientConfig { connect_timeout: PROBE_TIME, security, ..config.clone() };
-    Client::connect(without_tickets(env), config).await.is_err()
+    Client::connect(with_tickets(env, None), config).await.is_err()
 }
