@@ -517,15 +517,7 @@ fn damaged_and_false_manifests_are_rejected() {
         Corrupt: the copy of tablet 07070707070707070707070707070707: its file "../../etc/passwd" is not in data/07070707070707070707070707070707
         Corrupt: the copy of tablet 07070707070707070707070707070707: its log segments are not in order
         Corrupt: the copy of tablet 07070707070707070707070707070707: its parts are larger than any disk"#]].assert_eq(&messages.join("\n"));
-    let other = LocalReplica {
-        server: peer('b'),
-        tablet: Uuid([1; 16]),
-        has: LocalData::Nothing,
-        last_op: None,
-        at_least: OpId::MIN,
-        term: 0,
-        rejected: None,
-    };
+    let other = LocalReplica::nothing(peer('b'), Uuid([1; 16]));
     expect_test::expect!["asked for tablet 01010101010101010101010101010101, the source sent tablet 07070707070707070707070707070707"].assert_eq(&other.check_source_state(&manifest).expect_err("another tablet").message);
 }
 

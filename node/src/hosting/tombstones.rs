@@ -315,16 +315,7 @@ impl TabletManager {
         let server = self.dirs().uuid;
         let (entry, reserved) = self.get_or_reserve(tablet);
         if reserved {
-            let has = LocalData::Nothing;
-            let local = LocalReplica {
-                server,
-                tablet,
-                has,
-                last_op: None,
-                at_least: OpId::MIN,
-                term: 0,
-                rejected: None,
-            };
+            let local = LocalReplica::nothing(server, tablet);
             return Ok(CopySlot { local, data_dir: entry.data_dir.clone(), entry, failure: None });
         }
         let mut taken = false;

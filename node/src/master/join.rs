@@ -14,7 +14,6 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use engine::error::{Error, ErrorKind, Result};
-use engine::ids::OpId;
 use engine::replica::copy::{LocalData, LocalReplica, RejectedSource};
 use engine::replica::{consensus_meta_store, tombstone};
 use engine::tablet::superblock::{DataState, Superblock};
@@ -161,15 +160,7 @@ fn system_tablet_slot(dirs: &ServerDirs, rejected: Option<RejectedSource>) -> Re
     let dir = dirs.data[0].clone();
     let known = recover(dirs)?;
     let local = match &known {
-        None => LocalReplica {
-            server: dirs.uuid,
-            tablet: TABLET_ID,
-            has: LocalData::Nothing,
-            last_op: None,
-            at_least: OpId::MIN,
-            term: 0,
-            rejected: None,
-        },
+        None => LocalReplica::nothing(dirs.uuid, TABLET_ID),
         Some(meta) => LocalReplica {
             server: dirs.uuid,
             tablet: TABLET_ID,

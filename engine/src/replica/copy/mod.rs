@@ -198,6 +198,14 @@ pub struct LocalReplica {
     pub rejected: Option<RejectedSource>,
 }
 
+impl LocalReplica {
+    /// The state of a server that has nothing of the tablet.
+    pub fn nothing(server: PeerId, tablet: TabletId) -> LocalReplica {
+        let has = LocalData::Nothing;
+        LocalReplica { server, tablet, has, last_op: None, at_least: OpId::MIN, term: 0, rejected: None }
+    }
+}
+
 /// Leader that ordered a copy of its own replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct CopyLeader {

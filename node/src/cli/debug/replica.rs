@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use engine::error::{Error, Result};
-use engine::ids::{OpId, TabletId};
+use engine::ids::TabletId;
 use engine::replica::copy::{CopySink, CopySource, LocalData, LocalReplica};
 use engine::replica::{consensus_meta_store, tombstone};
 use engine::schema::row_block::{ColumnBlock, ProjectedColumn};
@@ -159,18 +159,7 @@ fn copy(env: &Env, server: &StoppedServer, dir: &Directory, tablet: TabletId, to
 fn local_state(target: &StoppedServer, dir: &Directory, tablet: TabletId) -> Result<LocalReplica> {
     let server = target.uuid;
     match Superblock::load(&*dir.disk, tablet) {
-        Err(error) if is_missing(&error) => {
-            let has = LocalData::Nothing;
-            Ok(LocalReplica {
-                server,
-                tablet,
-                has,
-                last_op: None,
-                at_least: OpId::MIN,
-                term: 0,
-                rejected: None,
-            })
-        }
+        Err(error) if is_missing(&error) => Ok(LocalReplica::nothing(server, tablet)),
         Err(error) => Err(error),
         Ok(meta) => {
             let has = match meta.data_state {
