@@ -17,7 +17,11 @@ use crate::{driver, queues};
 /// Tablets of the table that `drive floor` creates.
 pub(crate) const TABLETS: u32 = 4;
 const CLIENTS: u32 = 16;
-const OPERATIONS: [&str; 3] = ["insert", "update", "read"];
+/// Rows that are updated and read. All runs have as many, whatever the rate of their inserts: reads of more rows take
+/// more CPU.
+pub(crate) const ROWS: u64 = 100_000;
+/// Time of a step of inserts that prepare these rows.
+const STEP_SECONDS: f64 = 1.0;
 const SETTINGS: &[(&str, &str)] = &[("log_sync", "false")];
 const DRIVE: &str = env!("CARGO_BIN_EXE_drive");
 
@@ -50,13 +54,11 @@ pub(crate) fn runs(count: usize, seconds: f64) -> Done<Vec<MeasuredRun>> {
         let mut cluster = cluster::start(&env, dir, SETTINGS).await?;
         let web = cluster.tablet_servers()[0].web_addr().ok_or("the tablet server has no web port")?;
         let load = Load { cores: &cores, masters: cluster.master_addresses().join(","), web, seconds };
-        let mut runs = Vec::new();
-        let mut rows = 0;
-        for operation in OPERATIONS {
-            runs.push(load.measure(operation, &mut rows)?);
-        }
+        let rows = load.prepare()?;
+        let (update, read) = (load.measure("update", ROWS)?, load.measure("read", ROWS)?);
+        let insert = load.measure("insert", rows)?;
         cluster.shutdown().await;
-        Ok(runs)
+        Ok(vec![insert, update, read])
     })
 }
 
@@ -68,15 +70,23 @@ struct Load<'a> {
 }
 
 impl Load<'_> {
-    /// Measures rate, CPU and queues, then, with the clock on, sites and the I/O driver.
-    fn measure(&self, operation: &str, rows: &mut u64) -> Done<MeasuredRun> {
+    /// Inserts at least [`ROWS`] rows; returns their number.
+    fn prepare(&self) -> Done<u64> {
+        let mut rows = 0;
+        while rows < ROWS {
+            rows = self.drive("insert", rows, STEP_SECONDS)?.rows;
+        }
+        Ok(rows)
+    }
+
+    /// Measures rate, CPU and queues, then, with the clock on, sites and the I/O driver. `rows` exist before.
+    fn measure(&self, operation: &str, rows: u64) -> Done<MeasuredRun> {
         let queues_before = queues::read(self.web)?;
         let busy = BusyCores::begin(self.cores);
-        let report = self.drive(operation, *rows)?;
+        let report = self.drive(operation, rows, self.seconds)?;
         let busy = busy.count();
         let queues_after = queues::read(self.web)?;
         let (sites, driver_share, measured) = self.sites(operation, report.rows)?;
-        *rows = measured.rows;
         let mut sections = sites.sections();
         sections.insert(0, io_driver(driver_share * measured.server_cpu_us()));
         let operations = report.operations as f64;
@@ -103,18 +113,18 @@ impl Load<'_> {
         contention::begin(sites::clock);
         contention::take();
         let guard = driver::begin()?;
-        let report = self.drive(operation, rows)?;
+        let report = self.drive(operation, rows, self.seconds)?;
         contention::pause();
         let share = driver::share(&guard)?;
         let operations = report.operations as f64;
         Ok((OperationSites { operations, clock_cost_ns, counts: contention::take() }, share, report))
     }
 
-    fn drive(&self, operation: &str, rows: u64) -> Done<DriveReport> {
+    fn drive(&self, operation: &str, rows: u64, seconds: f64) -> Done<DriveReport> {
         let mut drive = Command::new(DRIVE);
         drive.args(["floor", "--system", "nyala", "--address", &self.masters, "--operation", operation]);
         drive.args(["--clients", &CLIENTS.to_string(), "--rows", &rows.to_string(), "--warm-up", "0"]);
-        drive.args(["--seconds", &self.seconds.to_string(), "--server-pid", &std::process::id().to_string()]);
+        drive.args(["--seconds", &seconds.to_string(), "--server-pid", &std::process::id().to_string()]);
         let output = drive.stderr(Stdio::inherit()).output()?;
         if !output.status.success() {
             return Err(format!("the load of {operation} ended with {}", output.status).into());
