@@ -109,3 +109,10 @@ fn demands_are_read_as_they_are_written() {
     assert_eq!(read.runs[0].sections, measurement().runs[0].sections);
     assert_eq!(page(&read), page(&measurement()));
 }
+
+#[test]
+fn the_kept_page_is_that_of_the_kept_demands() {
+    let measured: Measurement = serde_json::from_str(include_str!("../demands.json")).expect("demands");
+    let kept = include_str!("../../STUDY-CORES.md");
+    assert_eq!(page(&measured), kept, "write it again: cargo sim study cores --out sim/STUDY-CORES.md");
+}
