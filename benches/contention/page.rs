@@ -11,7 +11,8 @@ pub(crate) fn page(measured: &Measurement) -> String {
     let mut page = format!(
         "# Contention\n\nWritten by `cargo ci profile contention`; do not edit. {}\n\n\
          One master and one tablet server in a process, {} tablets, log sync off; insert, update and read by key of \
-         rows of 1 KB, from 16 clients in another process on the same cores; {} rows are updated and read. Rates, CPU and queues were measured \
+         rows of 1 KB, from 16 clients in another process on the same cores; {} rows are updated and read. \
+         Rates, CPU and queues were measured \
          while locks were not; then sites with locks that report every wait and hold. All results are for each \
          operation. A site is a place that takes a lock, or a task's turn; contended: it was held. Holds from \
          0.5 ms on are long: the thread had lost its core, or waited for a disk.\n\n",

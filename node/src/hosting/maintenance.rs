@@ -175,8 +175,8 @@ pub async fn run_alone(env: Env, replica: ReplicaHandle, config: TabletConfig, i
     }
 }
 
-/// Runs a job of a replica step by step. Returns false if there was nothing to do. A replica that stops waits for it: the
-/// files of a job that went on would stand in the way of the replica's successor in that directory.
+/// Runs a job of a replica step by step. Returns false if there was nothing to do. A replica that stops waits for it:
+/// otherwise its files would stand in the way of the replica's successor in that directory.
 pub async fn run_job(env: &Env, replica: &ReplicaHandle, kind: JobKind) -> Result<bool> {
     let _running = replica.lock_job().await;
     let started = replica.run_on_loop(move |replica, _| replica.start_job(kind)).await??;
