@@ -5,7 +5,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use base64::Engine;
-use base64::engine::general_purpose::{STANDARD as BASE64, URL_SAFE_NO_PAD as BASE64_URL};
+use base64::alphabet;
+use base64::engine::DecodePaddingMode;
+use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, URL_SAFE_NO_PAD as BASE64_URL};
 use engine::time::Instant;
 use ring::digest;
 use tonic::Status;
@@ -17,6 +19,11 @@ use super::status::status;
 
 /// Header of calls with a name and a secret, or with a token.
 const HEADER: &str = "authorization";
+/// Credentials with padding or without: JDBC's driver pads, that of ADBC does not.
+const BASIC: GeneralPurpose = GeneralPurpose::new(
+    &alphabet::STANDARD,
+    GeneralPurposeConfig::new().with_decode_padding_mode(DecodePaddingMode::Indifferent),
+);
 /// Time after its last use at which a token expires.
 const TOKEN_TIME: Duration = Duration::from_secs(3600);
 /// Largest number of sessions. Beyond it the one that was not used for the longest time ends.
@@ -116,8 +123,27 @@ fn credentials<'a>(headers: &'a MetadataMap, scheme: &str) -> Option<&'a str> {
 
 /// Returns the name and secret in the headers.
 fn basic(headers: &MetadataMap) -> Option<(String, String)> {
-    let decoded = BASE64.decode(credentials(headers, "Basic")?).ok()?;
+    let decoded = BASIC.decode(credentials(headers, "Basic")?).ok()?;
     let text = String::from_utf8(decoded).ok()?;
     let (user, secret) = text.split_once(':')?;
     Some((user.to_string(), secret.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_secrets_are_read_with_padding_and_without() {
+        let read = |header: &'static str| {
+            let mut headers = MetadataMap::new();
+            headers.insert(HEADER, tonic::metadata::MetadataValue::from_static(header));
+            basic(&headers)
+        };
+        let ann = Some(("ann".to_string(), "secret".to_string()));
+        assert_eq!(read("Basic YW5uOnNlY3JldA=="), ann);
+        assert_eq!(read("basic YW5uOnNlY3JldA"), ann);
+        assert_eq!(read("Basic YW5u"), None, "no colon");
+        assert_eq!(read("Bearer YW5uOnNlY3JldA"), None);
+    }
 }
