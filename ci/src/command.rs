@@ -86,6 +86,29 @@ impl CommandLine {
     }
 }
 
+/// Compiler of the workspace in a build for tests. What other workspaces are built by does not depend on it.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Compiler {
+    Rustc,
+    /// Compiles as rustc does, and denies clippy's warnings: one build for the lints and for the tests.
+    Clippy,
+}
+
+impl Compiler {
+    /// Runs cargo with these arguments.
+    pub(crate) fn cargo(self, root: &Path, words: &[&str]) -> Result<()> {
+        let cargo = CommandLine::cargo(root).args(words);
+        match self {
+            Compiler::Rustc => cargo,
+            // As `cargo clippy -- --deny warnings` sets them.
+            Compiler::Clippy => cargo
+                .env("RUSTC_WORKSPACE_WRAPPER", "clippy-driver")
+                .env("CLIPPY_ARGS", "--deny__CLIPPY_HACKERY__warnings__CLIPPY_HACKERY__"),
+        }
+        .run()
+    }
+}
+
 /// Runs cargo with these arguments.
 pub(crate) fn cargo(root: &Path, words: &[&str]) -> Result<()> {
     CommandLine::cargo(root).args(words).run()

@@ -1,7 +1,7 @@
 //! `cargo ci [command]`: the checks of a pull request, each of them alone, and the commands that fix and bless.
 //!
 //! ```text
-//!   cargo ci            fmt · tidy · arrows · clippy · spec (smoke) · test · python · sim · loom and counts beside a
+//!   cargo ci            fmt · tidy · arrows · clippy · spec (smoke) · test · python · sim, loom and counts beside a
 //!                       soak of ten minutes · interop
 //!   cargo ci WORD       one of these, or a longer one: miri fuzz coverage code-mutants bench profile versus overload
 //!   cargo ci fix|bless  the only ones that write into the source tree by default
@@ -48,7 +48,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-use command::{CommandLine, cargo};
+use command::{CommandLine, Compiler, cargo};
 use steps::Steps;
 
 /// Checks a change as a pull request does (no command), or runs one part of that
@@ -148,7 +148,7 @@ fn main() -> ExitCode {
         Some(Word::Clippy) => clippy(&root, &mut steps),
         Some(Word::Tidy(options)) => tidy_steps(&root, &options, &mut steps),
         Some(Word::Arrows) => steps.run("arrows", || arrows::check(&root)),
-        Some(Word::Test) => test(&root, &mut steps),
+        Some(Word::Test) => test(&root, Compiler::Rustc, &mut steps),
         Some(Word::Loom) => steps.run("loom", || concurrency::loom(&root, true)),
         Some(Word::Miri) => steps.run("miri", || concurrency::miri(&root)),
         Some(Word::Fuzz(options)) => fuzz::run(&root, &options, &mut steps),
@@ -162,7 +162,7 @@ fn main() -> ExitCode {
         Some(Word::Counts(options)) => steps.run("counts", || counts::run(&root, &options)),
         Some(Word::Bench(options)) => steps.run("bench", || bench::run(&root, &options)),
         Some(Word::Package(options)) => package::run(&root, &options, &mut steps),
-        Some(Word::Python(options)) => python::run(&root, &options, &mut steps),
+        Some(Word::Python(options)) => python::run(&root, &options, Compiler::Rustc, &mut steps),
         Some(Word::Profile(options)) => steps.run("profile", || profile::run(&root, &options)),
         Some(Word::Versus(options)) => versus::run(&root, &options, &mut steps),
         Some(Word::Overload(options)) => steps.run("overload", || overload::run(&root, &options)),
@@ -198,16 +198,16 @@ fn checks(root: &Path, lean: &lean::Lean, steps: &mut Steps) {
     fmt(root, steps);
     tidy_steps(root, &tidy::TidyOptions::default(), steps);
     steps.run("arrows", || arrows::check(root));
-    clippy(root, steps);
+    lint_and_build(root, steps);
     doc(root, steps);
     spec::smoke(root, steps);
-    test(root, steps);
-    python::run(root, &python::PythonOptions::default(), steps);
+    test(root, Compiler::Clippy, steps);
+    python::run(root, &python::PythonOptions::default(), Compiler::Clippy, steps);
     lean.drop_builds(&["debug"], steps);
-    sim::run(root, steps);
-    lean.drop_builds(&["sim"], steps);
     // Beside the soak: what takes minutes and does not depend on the machine's load.
     let soak = interop::soak::background::start(root, steps);
+    sim::run(root, steps);
+    lean.drop_builds(&["sim"], steps);
     steps.run("loom", || concurrency::loom(root, false));
     lean.drop_builds(&["loom/debug"], steps);
     steps.run("counts", || counts::check(root));
@@ -247,17 +247,26 @@ fn clippy(root: &Path, steps: &mut Steps) {
     steps.run("clippy", || cargo(root, &words));
 }
 
+/// Lints all targets, and leaves the build that the tests run: a check alone would compile every library once more.
+fn lint_and_build(root: &Path, steps: &mut Steps) {
+    // The packages first: all is built with Kerberos if they are there.
+    tools::try_kerberos();
+    let words = ["build", "--quiet", "--workspace", "--all-targets"];
+    let words = [&words, tools::kerberos_feature()].concat();
+    steps.run("clippy", || Compiler::Clippy.cargo(root, &words));
+}
+
 fn tidy_steps(root: &Path, options: &tidy::TidyOptions, steps: &mut Steps) {
     steps.run("tidy", || tidy::run(root, options));
     steps.run("proto", || proto::check(root));
     steps.run("mutants", || mutant_patches::check(root));
 }
 
-fn test(root: &Path, steps: &mut Steps) {
+fn test(root: &Path, compiler: Compiler, steps: &mut Steps) {
     // The packages first: the tests are built with Kerberos if they are there.
     tools::try_kerberos();
     let words = ["test", "--quiet", "--workspace", "--no-fail-fast"];
-    steps.run("test", || cargo(root, &[&words, tools::kerberos_feature()].concat()));
+    steps.run("test", || compiler.cargo(root, &[&words, tools::kerberos_feature()].concat()));
 }
 
 fn fix(root: &Path, steps: &mut Steps) {

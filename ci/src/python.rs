@@ -1,4 +1,5 @@
-//! `cargo ci python`: the Python package, tested in a virtual environment of its own under `target`.
+//! `cargo ci python`: the Python package, tested in a virtual environment of its own under `target`, and Python's
+//! drivers against the SQL server.
 //!
 //! ```text
 //!   cargo build ─► lib_nyala.so ─┐
@@ -12,12 +13,14 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 use clap::Args;
 
-use crate::command::{CommandLine, cargo, target_dir};
+use crate::command::{CommandLine, Compiler, cargo, target_dir};
 use crate::steps::Steps;
 use crate::tools;
 
 /// Packages of the tests.
 const PACKAGES: [&str; 5] = ["pytest", "pyarrow", "pandas", "polars", "mypy"];
+/// Packages of the tests of drivers.
+const DRIVERS: [&str; 5] = ["pytest", "pyarrow", "adbc-driver-flightsql", "psycopg[binary]", "trustme"];
 
 #[derive(Args, Default)]
 pub(crate) struct PythonOptions {
@@ -27,16 +30,24 @@ pub(crate) struct PythonOptions {
 }
 
 /// Tests the package.
-pub(crate) fn run(root: &Path, options: &PythonOptions, steps: &mut Steps) {
-    steps.run("python: package", || package(root));
+pub(crate) fn run(root: &Path, options: &PythonOptions, compiler: Compiler, steps: &mut Steps) {
+    steps.run("python: package", || package(root, compiler));
+    steps.run("python: drivers of SQL", || drivers(root, compiler));
     if options.wheel {
         steps.run("python: wheel", || wheel(root));
     }
 }
 
-fn package(root: &Path) -> Result<()> {
-    cargo(root, &[&["build", "--quiet", "--workspace"], tools::kerberos_feature()].concat())?;
-    let target = target_dir()?;
+/// Builds all programs and libraries for tests.
+fn build(root: &Path, compiler: Compiler) -> Result<PathBuf> {
+    // With the tests, which choose features of libraries: without them the step before would have built others.
+    let words = ["build", "--quiet", "--workspace", "--lib", "--bins", "--examples", "--tests"];
+    compiler.cargo(root, &[&words, tools::kerberos_feature()].concat())?;
+    target_dir()
+}
+
+fn package(root: &Path, compiler: Compiler) -> Result<()> {
+    let target = build(root, compiler)?;
     let dir = target.join("python/package/nyala");
     if dir.exists() {
         fs::remove_dir_all(&dir)?;
@@ -57,6 +68,19 @@ fn package(root: &Path) -> Result<()> {
         .dir(&target.join("python"))
         .run()?;
     test(root, &python, Some(&path), &target.join("debug/nyala"))
+}
+
+/// Tests drivers against the SQL server.
+fn drivers(root: &Path, compiler: Compiler) -> Result<()> {
+    let target = build(root, compiler)?;
+    let python = environment(&target.join("python/drivers"), &DRIVERS)?;
+    CommandLine::new(&python)
+        .args(["-m", "pytest", "-q", "-p", "no:cacheprovider"])
+        .args([root.join("node/sql/tests/drivers")])
+        .env("NYALA", target.join("debug/nyala"))
+        .env("NYALA_SQL", target.join("debug/nyala-sql"))
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .run()
 }
 
 fn wheel(root: &Path) -> Result<()> {
