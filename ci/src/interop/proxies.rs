@@ -5,14 +5,15 @@
 //!   A ── connects ──▶ proxy of B (which B advertises) ── connects ──▶ B (to which B is bound)
 //! ```
 //!
-//! The connecting server is found by the process that holds the other end of the connection (`/proc`). Any other
-//! process is a client; only [`LinkProxies::reset`] affects clients.
+//! The connecting server is found by the process that holds the other end of the connection (`/proc`), once a rule
+//! depends on it: the kernel's table is long. Any other process is a client; only [`LinkProxies::reset`] affects
+//! clients.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::thread;
 
@@ -41,7 +42,7 @@ struct Rules {
     held: BTreeSet<(Node, Node)>,
     /// Pairs of servers without a connection, in both orders.
     cut: BTreeSet<(Node, Node)>,
-    open: Vec<Connection>,
+    open: BTreeMap<u64, Connection>,
     /// Times that a rule had an effect.
     met: usize,
     doors: Vec<SocketAddr>,
@@ -50,10 +51,20 @@ struct Rules {
     closing: bool,
 }
 
-/// Both ends of a proxied connection; `from` is the connecting server, `None` for a client.
+/// Process that opened a connection.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Dialer {
+    /// No rule depends on it so far.
+    Unknown,
+    Server(Node),
+    Client,
+}
+
+/// Both ends of a proxied connection.
 struct Connection {
-    number: u64,
-    from: Option<Node>,
+    from: Dialer,
+    /// Address of the dialer, and that of the proxy.
+    addrs: [SocketAddr; 2],
     to: Node,
     ends: [TcpStream; 2],
 }
@@ -87,21 +98,23 @@ impl LinkProxies {
 
     /// Delays data from `from` to `to` until [`LinkProxies::heal`]; then it arrives in order.
     pub(crate) fn hold(&self, from: Node, to: Node) {
-        self.shared.rules().held.insert((from, to));
+        let mut rules = self.shared.rules();
+        rules.held.insert((from, to));
+        rules.identify();
     }
 
     /// Closes the connections between two servers, and refuses new ones until [`LinkProxies::heal`].
     pub(crate) fn cut(&self, one: Node, other: Node) {
         let mut rules = self.shared.rules();
-        rules.cut.extend([(one, other), (other, one)]);
-        rules.close(|from, to| {
-            from.is_some_and(|from| (from, to) == (one, other) || (from, to) == (other, one))
-        });
+        let ways = [(one, other), (other, one)];
+        rules.cut.extend(ways);
+        rules.identify();
+        rules.close(|connection| connection.way().is_some_and(|way| ways.contains(&way)));
     }
 
     /// Closes every connection once, also those of clients.
     pub(crate) fn reset(&self) {
-        self.shared.rules().close(|_, _| true);
+        self.shared.rules().close(|_| true);
     }
 
     /// Ends all rules. Returns the number of their effects since the last call.
@@ -119,7 +132,7 @@ impl Drop for LinkProxies {
         self.heal();
         let mut rules = self.shared.rules();
         rules.closing = true;
-        rules.close(|_, _| true);
+        rules.close(|_| true);
         let doors = std::mem::take(&mut rules.doors);
         drop(rules);
         for door in doors {
@@ -134,11 +147,13 @@ impl Shared {
         self.rules.lock().expect("nobody panics while holding it")
     }
 
-    fn wait_while_held(&self, from: Option<Node>, to: Option<Node>) {
-        let (Some(from), Some(to)) = (from, to) else { return };
+    /// Waits while data of a connection is held: to the server that was dialled, or else back from it.
+    fn wait_while_held(&self, number: u64, forth: bool) {
         let mut rules = self.rules();
-        rules.met += usize::from(rules.held.contains(&(from, to)));
-        while rules.held.contains(&(from, to)) {
+        let Some((from, to)) = rules.open.get(&number).and_then(Connection::way) else { return };
+        let way = if forth { (from, to) } else { (to, from) };
+        rules.met += usize::from(rules.held.contains(&way));
+        while rules.held.contains(&way) {
             rules = self.changed.wait(rules).expect("nobody panics while holding it");
         }
     }
@@ -146,20 +161,39 @@ impl Shared {
 
 impl Rules {
     /// Returns the number of a new connection; none if the link is cut.
-    fn admit(&mut self, from: Option<Node>, to: Node, ends: [TcpStream; 2]) -> Option<u64> {
-        if from.is_some_and(|from| self.cut.contains(&(from, to))) {
+    fn admit(&mut self, connection: Connection) -> Option<u64> {
+        self.next += 1;
+        let number = self.next;
+        self.open.insert(number, connection);
+        if self.held.is_empty() && self.cut.is_empty() {
+            return Some(number);
+        }
+        self.identify();
+        if self.open[&number].way().is_some_and(|way| self.cut.contains(&way)) {
             self.met += 1;
+            self.open.remove(&number);
             return None;
         }
-        self.next += 1;
-        self.open.push(Connection { number: self.next, from, to, ends });
-        Some(self.next)
+        Some(number)
     }
 
-    fn close(&mut self, which: impl Fn(Option<Node>, Node) -> bool) {
+    /// Finds the dialers of all connections.
+    fn identify(&mut self) {
+        if self.open.values().all(|connection| connection.from != Dialer::Unknown) {
+            return;
+        }
+        let sockets = Sockets::read(&self.processes);
+        let unknown = self.open.values_mut().filter(|connection| connection.from == Dialer::Unknown);
+        for connection in unknown {
+            let [dialer, door] = connection.addrs;
+            connection.from = sockets.owner(dialer, door).map_or(Dialer::Client, Dialer::Server);
+        }
+    }
+
+    fn close(&mut self, which: impl Fn(&Connection) -> bool) {
         let before = self.open.len();
-        self.open.retain(|connection| {
-            let close = which(connection.from, connection.to);
+        self.open.retain(|_, connection| {
+            let close = which(connection);
             if close {
                 connection.close();
             }
@@ -170,6 +204,14 @@ impl Rules {
 }
 
 impl Connection {
+    /// Returns the servers that it connects, the dialer first.
+    fn way(&self) -> Option<(Node, Node)> {
+        match self.from {
+            Dialer::Server(from) => Some((from, self.to)),
+            Dialer::Unknown | Dialer::Client => None,
+        }
+    }
+
     fn close(&self) {
         for end in &self.ends {
             // It fails if the other side has closed it.
@@ -186,26 +228,26 @@ fn connect(
     to: Node,
     target: SocketAddr,
 ) -> io::Result<()> {
-    let processes = shared.rules().processes.clone();
-    let from = owner(&processes, dialer.peer_addr()?, door);
+    let addrs = [dialer.peer_addr()?, door];
     let server = TcpStream::connect(target)?;
     dialer.set_nodelay(true)?;
     server.set_nodelay(true)?;
     let ends = || Ok::<_, io::Error>([dialer.try_clone()?, server.try_clone()?]);
-    let Some(number) = shared.rules().admit(from, to, ends()?) else { return Ok(()) };
+    let connection = Connection { from: Dialer::Unknown, addrs, to, ends: ends()? };
+    let Some(number) = shared.rules().admit(connection) else { return Ok(()) };
     let [back_to, back_from] = ends()?;
     let back = shared.clone();
-    thread::spawn(move || carry(&back, back_from, back_to, (Some(to), from)));
-    carry(shared, dialer, server, (from, Some(to)));
-    shared.rules().open.retain(|connection| connection.number != number);
+    thread::spawn(move || carry(&back, back_from, back_to, (number, false)));
+    carry(shared, dialer, server, (number, true));
+    shared.rules().open.remove(&number);
     Ok(())
 }
 
 /// Forwards the data of one side; closes both when it ends.
-fn carry(shared: &Shared, mut from: TcpStream, mut to: TcpStream, way: (Option<Node>, Option<Node>)) {
+fn carry(shared: &Shared, mut from: TcpStream, mut to: TcpStream, (number, forth): (u64, bool)) {
     let mut bytes = vec![0; 64 << 10];
     while let Ok(count @ 1..) = from.read(&mut bytes) {
-        shared.wait_while_held(way.0, way.1);
+        shared.wait_while_held(number, forth);
         if to.write_all(&bytes[..count]).is_err() {
             break;
         }
@@ -216,28 +258,38 @@ fn carry(shared: &Shared, mut from: TcpStream, mut to: TcpStream, way: (Option<N
     }
 }
 
-/// Returns the server whose process connected from `local` to `remote`.
-fn owner(processes: &BTreeMap<u32, Node>, local: SocketAddr, remote: SocketAddr) -> Option<Node> {
-    let table = fs::read_to_string("/proc/net/tcp").ok()?;
-    let socket = format!("socket:[{}]", inode(&table, local, remote)?);
-    let holds = |process: &u32| {
-        let Ok(files) = fs::read_dir(format!("/proc/{process}/fd")) else { return false };
-        let is_it = |path: &Path| fs::read_link(path).is_ok_and(|to| to.as_os_str() == socket.as_str());
-        files.flatten().any(|file| is_it(&file.path()))
-    };
-    processes.iter().find(|(process, _)| holds(process)).map(|(_, node)| *node)
+/// Sockets of the machine, and those that servers have open.
+struct Sockets {
+    /// `/proc/net/tcp`.
+    table: String,
+    /// Servers by the name of an open socket.
+    owners: BTreeMap<PathBuf, Node>,
+}
+
+impl Sockets {
+    fn read(processes: &BTreeMap<u32, Node>) -> Sockets {
+        // Without the table, as without a process that has just ended, a connection counts as a client's.
+        let table = fs::read_to_string("/proc/net/tcp").unwrap_or_default();
+        let of_process = |(process, node): (&u32, &Node)| {
+            let files = fs::read_dir(format!("/proc/{process}/fd")).into_iter().flatten().flatten();
+            let node = *node;
+            files.filter_map(move |file| Some((fs::read_link(file.path()).ok()?, node)))
+        };
+        Sockets { table, owners: processes.iter().flat_map(of_process).collect() }
+    }
+
+    /// Returns the server whose process connected from `local` to `remote`.
+    fn owner(&self, local: SocketAddr, remote: SocketAddr) -> Option<Node> {
+        let socket = format!("socket:[{}]", inode(&self.table, local, remote)?);
+        self.owners.get(Path::new(&socket)).copied()
+    }
 }
 
 /// Returns the inode of a connection's socket in `/proc/net/tcp`, whose lines have addresses in hex and the inode
 /// tenth.
 fn inode(table: &str, local: SocketAddr, remote: SocketAddr) -> Option<&str> {
-    let [local, remote] = [hex(local)?, hex(remote)?];
-    table.lines().find_map(|line| {
-        let words: Vec<&str> = line.split_whitespace().collect();
-        (words.get(1) == Some(&local.as_str()) && words.get(2) == Some(&remote.as_str()))
-            .then(|| words.get(9).copied())
-            .flatten()
-    })
+    let start = table.find(&format!(" {} {} ", hex(local)?, hex(remote)?))?;
+    table[start..].lines().next()?.split_whitespace().nth(8)
 }
 
 /// Returns an IPv4 address as the kernel prints it: the host's bytes in the machine's order, the port.
