@@ -22,6 +22,12 @@ use crate::command::CommandLine;
 use crate::steps::Steps;
 
 const TABLET_SERVERS: usize = 3;
+/// Folder of the programs and of the files of packages.
+const SOURCES: &str = "ci/java/clients";
+/// Name of the folder with the jars of a client.
+const PACKAGES: &str = "packages";
+/// Maven's goal that fetches one package into a folder. Later versions of the plug-in have no destination.
+const GET: &str = "org.apache.maven.plugins:maven-dependency-plugin:2.8:get";
 
 /// Packages that clients reach by reflection, all in `java.base`.
 const OPENED: [&str; 13] = [
@@ -50,6 +56,8 @@ pub(super) struct ClientJob {
     pub properties: &'static [(&'static str, &'static str)],
     /// The program's class.
     pub program: &'static str,
+    /// A package that is fetched without what it needs, as Maven cannot read that.
+    pub alone: Option<&'static str>,
     /// Plug-ins to keep of a server that is among the packages as an archive; the program gets its folder.
     pub plugins: &'static [&'static str],
 }
@@ -58,6 +66,9 @@ pub(super) const SPARK: &[ClientJob] = &[job("spark", "SparkJob")];
 pub(super) const FLINK: &[ClientJob] = &[job("flink", "FlinkJob")];
 pub(super) const BEAM: &[ClientJob] = &[job("beam", "BeamJob")];
 pub(super) const CAMEL: &[ClientJob] = &[job("camel", "CamelJob")];
+/// Empty classes beside the program take the place of what its processor needs of Kerberos, which is not published.
+pub(super) const NIFI: &[ClientJob] =
+    &[ClientJob { alone: Some("org.apache.nifi:nifi-kudu-processors:1.21.0"), ..job("nifi", "NifiJob") }];
 pub(super) const TRINO: &[ClientJob] =
     &[ClientJob { plugins: &["kudu", "tpch"], ..job("trino", "TrinoJob") }];
 /// Older releases of the Java client.
@@ -68,11 +79,11 @@ pub(super) const OLD_CLIENTS: &[ClientJob] = &[
 ];
 
 const fn job(name: &'static str, program: &'static str) -> ClientJob {
-    ClientJob { name, pom: name, properties: &[], program, plugins: &[] }
+    ClientJob { name, pom: name, properties: &[], program, alone: None, plugins: &[] }
 }
 
 const fn old_client(name: &'static str, properties: &'static [(&'static str, &'static str)]) -> ClientJob {
-    ClientJob { name, pom: "old-client", properties, program: "OldClient", plugins: &[] }
+    ClientJob { pom: "old-client", properties, ..job(name, "OldClient") }
 }
 
 /// Runs the jobs one after another, each as steps. `root` is the source tree, `target` the folder of what is built.
@@ -100,22 +111,14 @@ struct Program {
 impl Program {
     fn prepare(root: &Path, target: &Path, job: &ClientJob) -> Result<Program> {
         let dir = target.join("clients").join(job.name);
-        let sources = root.join("ci/java/clients");
-        let jars = fetch(&sources.join(format!("{}.xml", job.pom)), job.properties, &dir.join("packages"))?;
-        let classes = dir.join("classes");
-        fresh_dir(&classes)?;
-        fs::copy(root.join("ci/java/log4j2.properties"), classes.join("log4j2.properties"))?;
-        let class_path = class_path(&classes, &jars);
-        let files = ["Checks", job.program].map(|class| sources.join(format!("{class}.java")));
-        CommandLine::new("javac")
-            .args(["-nowarn", "-proc:none", "-d"])
-            .args([&classes])
-            .args(["-cp".into(), class_path.clone()])
-            .args(files)
-            .run()?;
+        let sources = root.join(SOURCES);
+        let mut files = ["Checks", job.program].map(|class| sources.join(format!("{class}.java"))).to_vec();
+        files.extend(files_below(&sources.join(job.name))?);
+        let packages = JavaPackages { pom: job.pom, properties: job.properties, alone: job.alone };
+        let class_path = packages.prepare(root, &dir, &files)?;
         let server_dir = match job.plugins {
             [] => None,
-            plugins => Some(unpack_server(&jars, plugins)?),
+            plugins => Some(unpack_server(&dir.join(PACKAGES), plugins)?),
         };
         Ok(Program { class: job.program, class_path, server_dir })
     }
@@ -126,12 +129,10 @@ impl Program {
         let plan = ClusterPlan { masters: 1, tablet_servers: TABLET_SERVERS, ..ClusterPlan::default() };
         let mut cluster = Cluster::started(server.clone(), dir.path(), &plan)?;
         let web: Vec<String> = cluster.tservers.iter().map(|tserver| tserver.spec.web.to_string()).collect();
-        let opens = OPENED.map(|package| format!("--add-opens=java.base/{package}=ALL-UNNAMED"));
         let run = CommandLine::new("java")
             .env("SPARK_LOCAL_IP", "127.0.0.1")
-            .args(["-Xmx1500m", "-XX:+UseSerialGC", "-Djava.net.preferIPv4Stack=true"])
+            .args(jvm())
             .args([format!("-Djava.io.tmpdir={}", dir.path().display())])
-            .args(opens)
             .args(["-cp".into(), self.class_path.clone()])
             .args([self.class, &cluster.master_addresses(), &web.join(",")])
             .args(&self.server_dir)
@@ -142,22 +143,78 @@ impl Program {
     }
 }
 
-/// Fetches the jars that a file of packages names into `dir`, unless the same file was fetched before.
-fn fetch(pom: &Path, properties: &[(&str, &str)], dir: &Path) -> Result<PathBuf> {
-    let text = fs::read_to_string(pom).with_context(|| format!("reading {}", pom.display()))?;
-    let stamp = format!("{text}{properties:?}");
-    let complete = dir.join("complete");
-    if fs::read_to_string(&complete).unwrap_or_default() != stamp {
+/// Packages of a program.
+pub(super) struct JavaPackages<'a> {
+    /// See [`ClientJob`].
+    pub pom: &'a str,
+    pub properties: &'a [(&'a str, &'a str)],
+    pub alone: Option<&'a str>,
+}
+
+impl JavaPackages<'_> {
+    /// Fetches the packages into a folder of `dir` and compiles `sources` with them. Returns the class path of all.
+    pub(super) fn prepare(&self, root: &Path, dir: &Path, sources: &[PathBuf]) -> Result<OsString> {
+        let jars = dir.join(PACKAGES);
+        self.fetch(&root.join(SOURCES).join(format!("{}.xml", self.pom)), &jars)?;
+        let classes = dir.join("classes");
+        fresh_dir(&classes)?;
+        fs::copy(root.join("ci/java/log4j2.properties"), classes.join("log4j2.properties"))?;
+        let class_path = class_path(&classes, &jars);
+        CommandLine::new("javac")
+            .args(["-nowarn", "-proc:none", "-d"])
+            .args([&classes])
+            .args(["-cp".into(), class_path.clone()])
+            .args(sources)
+            .run()?;
+        Ok(class_path)
+    }
+
+    /// Fetches the jars into `dir`, unless the same were fetched before.
+    fn fetch(&self, pom: &Path, dir: &Path) -> Result<()> {
+        let text = fs::read_to_string(pom).with_context(|| format!("reading {}", pom.display()))?;
+        let stamp = format!("{text}{:?}{:?}", self.properties, self.alone);
+        let complete = dir.join("complete");
+        if fs::read_to_string(&complete).unwrap_or_default() == stamp {
+            return Ok(());
+        }
         fresh_dir(dir)?;
         println!("fetching the packages of {}", pom.display());
         packages::maven(pom)
-            .args(properties.iter().map(|(name, value)| format!("-D{name}={value}")))
+            .args(self.properties.iter().map(|(name, value)| format!("-D{name}={value}")))
             .args([format!("-Dpackages={}", dir.display())])
             .args(["dependency:copy-dependencies"])
             .run()?;
-        fs::write(complete, stamp)?;
+        if let Some(package) = self.alone {
+            packages::maven(pom)
+                .args([GET, "-Dtransitive=false", &format!("-Dartifact={package}")])
+                .args([format!("-Ddest={}/", dir.display())])
+                .run()?;
+        }
+        Ok(fs::write(complete, stamp)?)
     }
-    Ok(dir.to_path_buf())
+}
+
+/// Returns the arguments of a JVM for clients of any kind.
+pub(super) fn jvm() -> Vec<String> {
+    let opens = OPENED.map(|package| format!("--add-opens=java.base/{package}=ALL-UNNAMED"));
+    let limits = ["-Xmx1500m", "-XX:+UseSerialGC", "-Djava.net.preferIPv4Stack=true"].map(str::to_owned);
+    limits.into_iter().chain(opens).collect()
+}
+
+/// Returns all files below a folder, if there is one.
+fn files_below(dir: &Path) -> Result<Vec<PathBuf>> {
+    if !dir.is_dir() {
+        return Ok(Vec::new());
+    }
+    let mut files = Vec::new();
+    for path in entries(dir)? {
+        if path.is_dir() {
+            files.extend(files_below(&path)?);
+        } else {
+            files.push(path);
+        }
+    }
+    Ok(files)
 }
 
 /// Unpacks the one archive among the packages, keeps the named plug-ins only, and returns its top folder.

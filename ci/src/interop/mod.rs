@@ -99,6 +99,8 @@ enum Part {
     Upstream,
     /// A Spark application on upstream's connector
     Spark,
+    /// Upstream's own tests of that connector; only if named
+    SparkUpstream,
     /// SQL of Flink; only if named
     Flink,
     /// Pipelines of Beam; only if named
@@ -107,6 +109,8 @@ enum Part {
     Trino,
     /// Routes of Camel; only if named
     Camel,
+    /// The processor of NiFi; only if named
+    Nifi,
     /// Java clients back to 1.9; only if named
     OldClients,
     /// All of upstream's own tests, against nyala and real Kudu, and the compatibility page; only if named
@@ -114,11 +118,12 @@ enum Part {
 }
 
 /// Clients that run at night, or if they are named.
-const OTHER_CLIENTS: [(Part, &[clients::ClientJob]); 5] = [
+const OTHER_CLIENTS: [(Part, &[clients::ClientJob]); 6] = [
     (Part::Flink, clients::FLINK),
     (Part::Beam, clients::BEAM),
     (Part::Trino, clients::TRINO),
     (Part::Camel, clients::CAMEL),
+    (Part::Nifi, clients::NIFI),
     (Part::OldClients, clients::OLD_CLIENTS),
 ];
 
@@ -175,7 +180,10 @@ pub(crate) fn run(root: &Path, options: &InteropOptions, steps: &mut Steps) {
         runbooks::run(root, &context.target, &context.server, steps);
     }
     if wanted(Part::Upstream) {
-        upstream(&context, options, steps);
+        upstream(&context, options, (of_java, upstream::JAVA_CLASSES), steps);
+    }
+    if options.parts.contains(&Part::SparkUpstream) {
+        upstream(&context, options, (of_spark, upstream::SPARK_CLASSES), steps);
     }
     let mut client = |jobs| clients::run(root, &context.target, &context.server, jobs, steps);
     if wanted(Part::Spark) {
@@ -278,9 +286,9 @@ fn on_one_cluster(context: &Interop, tool: bool, java: bool, steps: &mut Steps) 
     steps.run("interop: stop", || cluster.stop());
 }
 
-/// Runs upstream's classes that must pass, or the named ones.
-fn upstream(context: &Interop, options: &InteropOptions, steps: &mut Steps) {
-    let Some((suite, classes)) = compile(context, steps) else { return };
+/// Runs the classes of a suite that must pass, or the named ones.
+fn upstream(context: &Interop, options: &InteropOptions, suite: (Prepare, &str), steps: &mut Steps) {
+    let Some((suite, classes)) = prepare_suite(context, suite, steps) else { return };
     let Some(harness) = harness(context, &context.server, options.masters_max, steps) else { return };
     let named = !options.class.is_empty();
     let has_kerberos = tools::try_kerberos();
@@ -301,7 +309,8 @@ fn upstream(context: &Interop, options: &InteropOptions, steps: &mut Steps) {
 /// Runs all of upstream's classes, or the named ones, against nyala and real Kudu, one after another. Others keep the
 /// results of their last run. Failing tests are recorded and fail no step.
 fn record(context: &Interop, options: &InteropOptions, steps: &mut Steps) {
-    let Some((suite, classes)) = compile(context, steps) else { return };
+    let java = (of_java as Prepare, upstream::JAVA_CLASSES);
+    let Some((suite, classes)) = prepare_suite(context, java, steps) else { return };
     let nyala = match &context.server {
         ServerKind::Nyala(_) => context.server.clone(),
         // Its last results are read, and it is not run.
@@ -328,7 +337,7 @@ fn record(context: &Interop, options: &InteropOptions, steps: &mut Steps) {
 }
 
 fn run_class(
-    suite: &upstream::Suite<'_>,
+    suite: &upstream::Suite,
     harness: &upstream::Harness,
     class: &str,
     steps: &mut Steps,
@@ -350,14 +359,28 @@ fn chosen(classes: Classes, options: &InteropOptions) -> impl Iterator<Item = (S
     classes.into_iter().filter(move |(class, _)| named(class))
 }
 
-fn compile<'a>(context: &'a Interop, steps: &mut Steps) -> Option<(upstream::Suite<'a>, Classes)> {
-    let mut compiled = None;
+/// Function that prepares a suite.
+type Prepare = fn(&Interop) -> Result<upstream::Suite>;
+
+fn of_java(context: &Interop) -> Result<upstream::Suite> {
+    upstream::Suite::of_java(&context.root, &context.target, &context.packages)
+}
+
+fn of_spark(context: &Interop) -> Result<upstream::Suite> {
+    upstream::Suite::of_spark(&context.root, &context.target)
+}
+
+fn prepare_suite(
+    context: &Interop,
+    (prepare, classes): (Prepare, &str),
+    steps: &mut Steps,
+) -> Option<(upstream::Suite, Classes)> {
+    let mut prepared = None;
     steps.run("upstream: compile its tests", || {
-        let suite = upstream::Suite::compile(&context.root, &context.target, &context.packages)?;
-        compiled = Some((suite, upstream::classes(&context.root)?));
+        prepared = Some((prepare(context)?, upstream::classes(&context.root, classes)?));
         Ok(())
     });
-    compiled
+    prepared
 }
 
 fn harness(

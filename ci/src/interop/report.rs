@@ -25,10 +25,12 @@ down; all pass against nyala as against real Kudu (`--server kudu`). Spark runs 
 | word | client | what runs |
 |---|---|---|
 | spark | kudu-spark3 1.18.1 on Spark 3.5.7 | 13 types, 38 predicates, size for joins, aggregates, SQL, writes, errors |
+| spark-upstream | the same | the connector's own 75 tests (of 1.17.1, the newest that are published) |
 | flink | flink-connector-kudu 2.0.0 on Flink 1.19.1 | catalog, inserts, filters, aggregates, a join, upserts, rename |
 | beam | KuduIO 2.71.0 (client 1.11.1) | write, upsert, delete, four kinds of read, a failing insert |
 | trino | Trino 368 (client 1.10.0) | TPC-H's tables copied, 7 queries beside their generator, DDL, push-down, DML |
 | camel | camel-kudu 4.17.0 | create, insert, update, upsert, delete, scans |
+| nifi | PutKudu of NiFi 1.21.0 (client 1.16.0) | seven operations, three flush modes, failures, schema drift |
 | old-clients | Java clients 1.9.0, 1.10.0, 1.15.0 | 13 checks of DDL, writes, predicates, scan tokens, consistency |
 
 In all of them MapReduce's place in the Kudu paper (section 5) is taken by Spark.

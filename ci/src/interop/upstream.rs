@@ -1,8 +1,9 @@
-//! Upstream's own JUnit classes for the Java client, compiled from their published sources and run one by one.
+//! Upstream's own JUnit classes, run one by one: those of the Java client, compiled from their published sources, and
+//! those of the Spark connector, from their published jar.
 //!
 //! ```text
 //!   testSources.jar ─ imports rewritten to the shaded packages ─ javac ─▶ classes
-//!   ci/upstream.toml: classes that must pass, and missing features that others wait for
+//!   ci/upstream.toml, ci/upstream-spark.toml: classes that must pass, and missing features that others wait for
 //!   a JVM per class ─ harness ─▶ `kudu` of a [`Harness`]: ours ([`super::mini_cluster`]) or the real one ─▶ servers
 //! ```
 //!
@@ -12,6 +13,7 @@
 //! The sources are never committed, and unpacked under `target` only. *Not here:* the page, [`super::report`].
 
 use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -21,11 +23,12 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail, ensure};
 use serde::Deserialize;
 
+use super::clients::{self, JavaPackages};
 use super::java::{JVM, compile};
 use super::packages::Packages;
 use crate::command::CommandLine;
 
-/// Entry of a class in `ci/upstream.toml`.
+/// Entry of a class in `ci/upstream.toml` or `ci/upstream-spark.toml`.
 #[derive(Deserialize, Default, Clone)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TestClass {
@@ -76,6 +79,13 @@ pub(super) struct ClassRun {
     pub timed_out: bool,
 }
 
+/// Classes of the Java client and of the Spark connector, in `ci`.
+pub(super) const JAVA_CLASSES: &str = "upstream.toml";
+pub(super) const SPARK_CLASSES: &str = "upstream-spark.toml";
+
+/// The program that runs one class.
+const RUNNER: &str = "ci/java/RunClass.java";
+
 const CLASS_TIMEOUT: Duration = Duration::from_secs(600);
 /// Packages that the published jars carry under `org.apache.kudu.shaded`.
 const SHADED: [&str; 6] = [
@@ -87,51 +97,53 @@ const SHADED: [&str; 6] = [
     "com.sangupta",
 ];
 
-/// Reads the classes and their expectations.
-pub(super) fn classes(root: &Path) -> Result<BTreeMap<String, TestClass>> {
-    let text = fs::read_to_string(root.join("ci/upstream.toml")).context("reading ci/upstream.toml")?;
-    toml::from_str(&text).context("ci/upstream.toml")
+/// Reads the classes of a file in `ci` and their expectations.
+pub(super) fn classes(root: &Path, file: &str) -> Result<BTreeMap<String, TestClass>> {
+    let text =
+        fs::read_to_string(root.join("ci").join(file)).with_context(|| format!("reading ci/{file}"))?;
+    toml::from_str(&text).with_context(|| format!("ci/{file}"))
 }
 
-/// Compiled tests.
-pub(super) struct Suite<'a> {
-    packages: &'a Packages,
+/// Tests ready to run.
+pub(super) struct Suite {
+    /// Folder of logs and results.
     dir: PathBuf,
+    class_path: OsString,
+    /// Arguments of the JVM.
+    jvm: Vec<String>,
+    /// Full name of each class.
+    names: BTreeMap<String, String>,
 }
 
-impl Suite<'_> {
-    /// Unpacks and compiles the tests.
-    pub(super) fn compile<'a>(root: &Path, target: &Path, packages: &'a Packages) -> Result<Suite<'a>> {
-        let suite = Suite { packages, dir: target.join("upstream") };
-        let runner = root.join("ci/java/RunClass.java");
+impl Suite {
+    /// Returns the tests of the Java client, unpacked and compiled.
+    pub(super) fn of_java(root: &Path, target: &Path, packages: &Packages) -> Result<Suite> {
+        let dir = target.join("upstream");
+        let (sources, classes) = (dir.join("src"), dir.join("classes"));
+        let runner = root.join(RUNNER);
         let stamp = fs::read(&runner)?;
-        if fs::read(suite.dir.join("complete")).unwrap_or_default() == stamp {
-            return Ok(suite);
+        if fs::read(dir.join("complete")).unwrap_or_default() != stamp {
+            if dir.exists() {
+                fs::remove_dir_all(&dir)?;
+            }
+            compile_sources(packages, runner, &sources, &classes)?;
+            fs::write(dir.join("complete"), stamp)?;
         }
-        if suite.dir.exists() {
-            fs::remove_dir_all(&suite.dir)?;
-        }
-        let sources = suite.dir.join("src");
-        fs::create_dir_all(&sources)?;
-        CommandLine::new("jar").args(["xf"]).args([packages.test_sources()]).dir(&sources).run()?;
-        let mut files = vec![runner];
-        let mut resources = Vec::new();
-        sort_files(&sources, &mut files, &mut resources)?;
-        files[1..].iter().try_for_each(|file| rewrite(file))?;
-        let classes = compile(packages, &suite.classes(), &files)?;
-        for resource in resources {
-            let name = resource.file_name().context("a file without a name")?;
-            let copy = classes.join(name);
-            fs::copy(&resource, &copy)?;
-            // Tests run scripts among them; a jar keeps no permissions.
-            fs::set_permissions(copy, fs::Permissions::from_mode(0o755))?;
-        }
-        fs::write(suite.dir.join("complete"), stamp)?;
-        Ok(suite)
+        let class_path = packages.class_path(&classes);
+        Ok(Suite { dir, class_path, jvm: JVM.map(str::to_owned).to_vec(), names: names(&sources)? })
     }
 
-    fn classes(&self) -> PathBuf {
-        self.dir.join("classes")
+    /// Returns the tests of the Spark connector. Their jar is among the packages of its client job.
+    pub(super) fn of_spark(root: &Path, target: &Path) -> Result<Suite> {
+        let dir = target.join("clients/spark-upstream");
+        let packages = JavaPackages { pom: "spark-upstream", properties: &[], alone: None };
+        let class_path = packages.prepare(root, &dir, &[root.join(RUNNER)])?;
+        let names = classes(root, SPARK_CLASSES)?.into_keys();
+        let names =
+            names.map(|class| (class.clone(), format!("org.apache.kudu.spark.kudu.{class}"))).collect();
+        let mut jvm = clients::jvm();
+        jvm.push("-Dspark.ui.enabled=false".to_owned());
+        Ok(Suite { dir, class_path, jvm, names })
     }
 
     /// Runs one class and retries its unexpected failures once; failing tests are outcomes, not errors.
@@ -167,11 +179,15 @@ impl Suite<'_> {
         let log = fs::File::create(logs.join(format!("{class}{suffix}.log")))?;
         let mut command = Command::new("java");
         command
-            .args(JVM)
+            .env("SPARK_LOCAL_IP", "127.0.0.1")
+            .args(&self.jvm)
             .arg(format!("-DkuduBinDir={}", harness.bin_dir.display()))
             .arg("-cp")
-            .arg(self.packages.class_path(&self.classes()))
-            .args(["RunClass", &self.qualified(class)?])
+            .arg(&self.class_path)
+            .args([
+                "RunClass",
+                self.names.get(class).with_context(|| format!("upstream has no test class {class}"))?,
+            ])
             .arg(&results)
             .args(tests)
             .stdin(Stdio::null())
@@ -189,17 +205,37 @@ impl Suite<'_> {
         ensure!(!outcomes.is_empty(), "its last run reported no test");
         Ok(ClassRun { outcomes, timed_out: false })
     }
+}
 
-    /// Returns the class with its package, found by its source.
-    fn qualified(&self, class: &str) -> Result<String> {
-        let (mut files, mut others) = (Vec::new(), Vec::new());
-        let sources = self.dir.join("src");
-        sort_files(&sources, &mut files, &mut others)?;
-        let file = files.iter().find(|file| file.file_stem().is_some_and(|stem| stem == class));
-        let file = file.with_context(|| format!("upstream has no test class {class}"))?;
-        let relative = file.strip_prefix(&sources)?.with_extension("");
-        Ok(relative.to_string_lossy().replace('/', "."))
+/// Unpacks and compiles the published tests with the runner of a class.
+fn compile_sources(packages: &Packages, runner: PathBuf, sources: &Path, classes: &Path) -> Result<()> {
+    fs::create_dir_all(sources)?;
+    CommandLine::new("jar").args(["xf"]).args([packages.test_sources()]).dir(sources).run()?;
+    let mut files = vec![runner];
+    let mut resources = Vec::new();
+    sort_files(sources, &mut files, &mut resources)?;
+    files[1..].iter().try_for_each(|file| rewrite(file))?;
+    compile(packages, classes, &files)?;
+    for resource in resources {
+        let name = resource.file_name().context("a file without a name")?;
+        let copy = classes.join(name);
+        fs::copy(&resource, &copy)?;
+        // Tests run scripts among them; a jar keeps no permissions.
+        fs::set_permissions(copy, fs::Permissions::from_mode(0o755))?;
     }
+    Ok(())
+}
+
+/// Returns the full name of each class by its name, found by its source.
+fn names(sources: &Path) -> Result<BTreeMap<String, String>> {
+    let (mut files, mut others) = (Vec::new(), Vec::new());
+    sort_files(sources, &mut files, &mut others)?;
+    let name = |file: &PathBuf| {
+        let class = file.file_stem().context("a file without a name")?.to_string_lossy().into_owned();
+        let full = file.strip_prefix(sources)?.with_extension("");
+        Ok((class, full.to_string_lossy().replace('/', ".")))
+    };
+    files.iter().map(name).collect()
 }
 
 /// Returns true if the process had to be killed.
