@@ -10,6 +10,8 @@ use crate::wire::bloom::BloomFilter;
 
 /// Different keys per column that half of all rows are drawn from.
 const KEY_POOL: u64 = 6;
+/// Percentage of keys and of conditions on them that have the values of a bound of a range.
+const EDGE_PERCENT: u64 = 15;
 /// Percentage of added ranges of which one side alone is added.
 const CUT_PERCENT: u64 = 30;
 
@@ -46,7 +48,22 @@ fn key_cells(random: &mut RandomStream, table: &ModelTable) -> RowCells {
         };
         (column.number, value)
     };
-    table.key_columns().iter().map(cell).collect()
+    let mut cells: RowCells = table.key_columns().iter().map(cell).collect();
+    if random.percent(EDGE_PERCENT) {
+        cells.extend(edge(random, table));
+    }
+    cells
+}
+
+/// Draws the values of a bound of one of the table's ranges, by column; none if no range has a bound.
+fn edge(random: &mut RandomStream, table: &ModelTable) -> RowCells {
+    let bounds = table.ranges.iter().flat_map(|range| [&range.low, &range.high]);
+    let bounds: Vec<&Vec<Value>> = bounds.filter(|bound| !bound.is_empty()).collect();
+    if bounds.is_empty() {
+        return RowCells::new();
+    }
+    let bound = bounds[random.below(bounds.len() as u64) as usize];
+    table.spec.range.iter().copied().zip(bound.iter().cloned()).collect()
 }
 
 /// Draws a row operation.
@@ -90,14 +107,20 @@ pub fn row(random: &mut RandomStream, table: &ModelTable, kind: WriteKind) -> Ro
 pub fn conditions(random: &mut RandomStream, table: &ModelTable, count: u8) -> Vec<(ColNo, Condition)> {
     let one = |random: &mut RandomStream| {
         let column = &table.columns[random.below(table.columns.len() as u64) as usize];
-        (column.number, condition(random, column))
+        (column.number, condition(random, table, column))
     };
     (0..count).map(|_| one(random)).collect()
 }
 
-fn condition(random: &mut RandomStream, column: &ColumnSpec) -> Condition {
+fn condition(random: &mut RandomStream, table: &ModelTable, column: &ColumnSpec) -> Condition {
     let key = column.name.starts_with('k');
     let value = |random: &mut RandomStream| {
+        if key
+            && random.percent(EDGE_PERCENT)
+            && let Some(value) = edge(random, table).remove(&column.number)
+        {
+            return value;
+        }
         if key && random.percent(50) {
             let pool = format!("key {}", random.below(KEY_POOL));
             return draw::value(&mut RandomStream::new(u64::from(column.number), &pool), column.kind);
