@@ -426,15 +426,6 @@ impl FaultInjector {
         }
     }
 
-    /// Returns the other servers of the host's role, in order, from the next one on.
-    fn role_after(&self, host: Host) -> Vec<Host> {
-        let is_master = |host: &Host| matches!(host, Host::Master(_));
-        let servers = self.servers().map(|(other, _)| *other);
-        let role: Vec<Host> = servers.filter(|other| is_master(other) == is_master(&host)).collect();
-        let later = role.iter().filter(|other| **other > host);
-        later.chain(role.iter().filter(|other| **other < host)).copied().collect()
-    }
-
     /// Returns the disk within one of whose operations the target loses power.
     fn power_cut_disk(
         &mut self,

@@ -286,6 +286,21 @@ mod tests {
     }
 
     #[test]
+    fn a_failed_backup_needs_a_cause_of_its_own() {
+        let backup = |error: Error| {
+            let request = ClientRequest::Other("backup of table t0, any".to_string());
+            [operation(request, CallOutcome::Failed(error.into()))]
+        };
+        let changed = backup(Error::aborted("its columns or range partitions changed just now"));
+        assert_eq!(judged(&changed, &[]), 1);
+        assert_eq!(judged_beside(&[ClientOp::AddColumn { table: 0, column: 3 }], &changed, &[]), 0);
+        assert_eq!(judged(&backup(Error::not_found("no backup to build on")), &[]), 0);
+        assert_eq!(judged(&backup(Error::corrupt("a part has too few rows")), &[]), 1);
+        let full = Error::io("write part", &std::io::ErrorKind::StorageFull.into());
+        assert_eq!(judged(&backup(full), &[]), 1, "no disk of a client fails");
+    }
+
+    #[test]
     fn a_code_that_a_method_does_not_tell_is_reported() {
         assert_eq!(judged(&[], &[("Write", 1, 9), ("Scan", 12, 9), ("AlterTable", 99, 99)]), 0);
         assert_eq!(judged(&[], &[("Write", 7, 1)]), 1);

@@ -16,12 +16,11 @@ use sim_plan::client_ops::{BackupChoice, ClientProgram};
 
 use super::model_client::tablets_of;
 use super::{PAUSE, Workload, nanos, tables};
-use crate::cluster::DATA_DIR;
 use crate::history::{CallOutcome, ClientNo, ClientRequest, Nanos, TableNo};
 use crate::wire::keys::Bounds;
 
-/// Directory of the store on a client's host.
-pub(super) const STORE: &str = DATA_DIR;
+/// Directory of the store on a client's host, to which faults of the disk `data` apply.
+pub(super) const STORE: &str = "data";
 /// Tablets that are read at the same time.
 const PARALLEL: usize = 4;
 
@@ -112,7 +111,10 @@ impl Workload {
         let created = create_backup(env, &client, name, kind_of(kind)).await;
         let outcome = match &created {
             Ok(_) => CallOutcome::Done,
-            Err(error) => CallOutcome::Failed(error.into()),
+            Err(error) => {
+                tracing::info!(%error, "no backup of table {name}");
+                CallOutcome::Failed(error.into())
+            }
         };
         self.history().answer(call, nanos(env), outcome);
         self.count(|counts| {

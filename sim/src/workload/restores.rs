@@ -1,5 +1,5 @@
-//! Restores after the run: backups of each store are restored under other names in the quiet cluster, and their rows join
-//! the histories as reads of the backed-up table at the backup's time. The oracles of snapshot reads judge them.
+//! Restores after the run: backups of each store are restored under other names in the quiet cluster, and their rows
+//! join the histories as reads of the backed-up table at the backup's time. The oracles of snapshot reads check them.
 //!
 //! A backup that a run has reported must be in the store, and every complete backup must be readable: only
 //! the disk of the backup client's host may fail, and it never changes bytes.
@@ -194,6 +194,7 @@ impl RestoreCheck<'_> {
             let (history, now) = (self.workload.history(), nanos(self.env));
             let call = history.invoke(RECOVERY_CLIENT, now, 0, ClientRequest::Scan(scan));
             history.answer(call, now, CallOutcome::Rows { at: Some(at), rows: read.rows });
+            *self.workload.state().model.steps.entry("restore of rows".to_string()).or_default() += 1;
             Ok(())
         })
         .await

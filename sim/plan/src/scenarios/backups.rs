@@ -1,5 +1,5 @@
 //! Scenario: backups. A client of its own backs up tables, full and incremental, while others write and alter them. Its
-//! host is killed, loses power, or has a disk that fails or is full. After the run every backup is restored and compared.
+//! host is killed, loses power, or has a disk that fails or is full. After the run backups are restored and compared.
 //!
 //! The client comes last in the plan: ops, settings and faults of the others stay as they were drawn.
 
@@ -25,7 +25,7 @@ const DISK_OPS: u64 = 120;
 fn percent(profile: FaultProfile) -> u64 {
     match profile {
         FaultProfile::Tables => 15,
-        FaultProfile::Swarm => 5,
+        FaultProfile::Swarm => 8,
         FaultProfile::Crash
         | FaultProfile::Network
         | FaultProfile::Disk

@@ -1,5 +1,5 @@
-//! Restored model tables: plain clients read their columns and rows, which must be those of the table at the time of the
-//! backup. The rows of each tablet join the history as a read of it.
+//! Restored model tables: plain clients read their columns and rows, which must be those of the table at the time of
+//! the backup. The rows of each tablet join the history as a read of it.
 
 use engine::error::{Error, Result};
 use engine::time::Instant;
