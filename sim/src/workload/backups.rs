@@ -3,8 +3,6 @@
 //! Such a client is a process that may be killed: each run connects by itself, and the number of the next op outlives
 //! the process. A killed run returns nothing, and may have completed its backup nevertheless.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use engine::error::Result;
 use nyala_backup::create::{self, BackupKind, Created, create, take_snapshot};
 use nyala_backup::hold::HistoryHold;
@@ -14,37 +12,15 @@ use nyala_common::env::Env;
 use sim_plan::ClientOp;
 use sim_plan::client_ops::{BackupChoice, ClientProgram};
 
+use super::backup_log::BackupRun;
 use super::model_client::tablets_of;
 use super::{PAUSE, Workload, nanos, tables};
-use crate::history::{CallOutcome, ClientNo, ClientRequest, Nanos, TableNo};
-use crate::wire::keys::Bounds;
+use crate::history::{CallOutcome, ClientNo, ClientRequest, TableNo};
 
 /// Directory of the store on a client's host, to which faults of the disk `data` apply.
 pub(super) const STORE: &str = "data";
 /// Tablets that are read at the same time.
 const PARALLEL: usize = 4;
-
-/// A run of a backup.
-#[derive(Debug, Clone)]
-pub(super) struct BackupRun {
-    pub client: ClientNo,
-    pub invoked: Nanos,
-    /// `None` if the process was killed meanwhile.
-    pub returned: Option<Nanos>,
-    /// Table and time in milliseconds of the backup that it reported as complete.
-    pub reported: Option<(String, u64)>,
-}
-
-/// Backups as far as clients know.
-#[derive(Debug, Default)]
-pub(super) struct BackupLog {
-    pub runs: Vec<BackupRun>,
-    /// Bounds of the tablets of model tables, by their ids.
-    pub bounds: BTreeMap<String, Bounds>,
-    /// Number of ops that a client has begun.
-    begun: BTreeMap<ClientNo, usize>,
-    ended: BTreeSet<ClientNo>,
-}
 
 impl Workload {
     /// Executes the ops of a client that backs up tables, from the first one that no earlier process of it has begun.

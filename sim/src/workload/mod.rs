@@ -29,6 +29,7 @@ use sim_plan::Plan;
 mod admin;
 mod append_list;
 mod auto_increment;
+mod backup_log;
 mod backups;
 mod bank;
 pub mod catalog_audit;
@@ -94,7 +95,7 @@ struct State {
     violations: Vec<Violation>,
     /// The last audit of the catalog, or why there is none.
     audit: Option<Result<catalog_audit::CatalogAudit, String>>,
-    backups: backups::BackupLog,
+    backups: backup_log::BackupLog,
     counts: WorkloadCounts,
 }
 
