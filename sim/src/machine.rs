@@ -318,6 +318,20 @@ impl Disks for Machine {
     }
 }
 
+/// One disk as the only one of a machine.
+#[derive(Clone)]
+pub struct MountedDisk(pub MemDisk);
+
+impl Disks for MountedDisk {
+    fn open(&self, _dir: &str) -> io::Result<Arc<dyn Disk>> {
+        Ok(Arc::new(self.0.clone()))
+    }
+
+    fn read_file(&self, _path: &str) -> io::Result<Vec<u8>> {
+        Err(io::ErrorKind::NotFound.into())
+    }
+}
+
 impl MemoryBudget for Machine {
     fn limit_bytes(&self) -> u64 {
         self.memory_bytes.load(Ordering::Relaxed)

@@ -12,12 +12,14 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
+use nyala_common::env::Env;
 use serde::{Deserialize, Serialize};
 
 use crate::cluster;
 use crate::event_log::{EventLog, SeriesPoints, TimelineEvent, listen_to_logs};
 use crate::features::RunFeatures;
 use crate::injector::{CALLS_CUT, FaultInjector, disturbances};
+use crate::machine::MountedDisk;
 use crate::oracle::{
     OracleReport, Violation, availability, control_calls, idle_traffic, recovered_state, resources,
     uncaused_failures,
@@ -292,6 +294,10 @@ impl<'a> Run<'a> {
         }
         let mut injector = FaultInjector::new(self.plan, self.world.now());
         for (index, client) in self.plan.clients.iter().enumerate() {
+            if client.backs_up() {
+                self.start_backups(index, client.setup.number);
+                continue;
+            }
             let workload = self.workload.clone();
             let program: HostProgram = Arc::new(move |env| {
                 let workload = workload.clone();
@@ -317,6 +323,50 @@ impl<'a> Run<'a> {
         self.world.client(name, program);
     }
 
+    /// Boots a client that backs up tables as a process which restarts, and starts a client that waits for its end.
+    fn start_backups(&mut self, index: usize, number: u8) {
+        let (workload, name) = (self.workload.clone(), Host::Client(number).name());
+        let program: HostProgram = Arc::new(move |env| {
+            let workload = workload.clone();
+            Box::pin(async move {
+                workload.run_backups(&env, index).await;
+                std::future::pending().await
+            })
+        });
+        cluster::give_ticket(self.world, self.plan, &name);
+        self.world.boot(&name, program);
+        let workload = self.workload.clone();
+        let wait: HostProgram = Arc::new(move |env| {
+            let workload = workload.clone();
+            Box::pin(async move {
+                workload.wait_for_backups(&env, u32::from(number)).await;
+                Ok(())
+            })
+        });
+        self.start_client(&format!("waiter{number}"), wait);
+    }
+
+    /// Restores backups on another machine, which has the disk of the client that made them.
+    fn check_backups(&mut self, injector: &mut FaultInjector) -> bool {
+        for host in self.plan.backup_hosts() {
+            let Host::Client(number) = host else { continue };
+            let store = MountedDisk(self.world.machine(&host.name()).disk(cluster::DATA_DIR));
+            let workload = self.workload.clone();
+            let program: HostProgram = Arc::new(move |env| {
+                let (workload, env) = (workload.clone(), Env { disks: Arc::new(store.clone()), ..env });
+                Box::pin(async move {
+                    workload.check_backups(&env, u32::from(number)).await;
+                    Ok(())
+                })
+            });
+            self.start_client(&format!("restorer{number}"), program);
+            if !self.pass(injector, self.plan.quiet * 6, "the restores") {
+                return false;
+            }
+        }
+        true
+    }
+
     fn check_recovery_phase(&mut self, injector: &mut FaultInjector) {
         let workload = self.workload.clone();
         let check_recovery_phase: HostProgram = Arc::new(move |env| {
@@ -327,7 +377,7 @@ impl<'a> Run<'a> {
             })
         });
         self.start_client("judge", check_recovery_phase);
-        if self.pass(injector, self.plan.quiet * 6, "the recovery checks") {
+        if self.pass(injector, self.plan.quiet * 6, "the recovery checks") && self.check_backups(injector) {
             self.check_idle_phase(injector);
             self.audit(injector);
         }

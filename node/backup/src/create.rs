@@ -269,12 +269,14 @@ fn explain_base(error: Error, from_ms: u64) -> Error {
 
 /// Converts an error of the Parquet writer. An error of the disk keeps its number.
 fn write_failed(place: &str, error: ParquetError) -> Error {
-    if let ParquetError::External(cause) = &error
-        && let Some(cause) = cause.downcast_ref::<io::Error>()
-    {
-        return Error::io(format_args!("write {place}"), cause);
-    }
-    Error::invalid(format!("write {place}: {error}"))
+    let of_disk = disk_error(&format!("write {place}"), &error);
+    of_disk.unwrap_or_else(|| Error::invalid(format!("write {place}: {error}")))
+}
+
+/// Returns the error of the disk that a Parquet error is; `None` for another one.
+fn disk_error(what: &str, error: &ParquetError) -> Option<Error> {
+    let ParquetError::External(cause) = error else { return None };
+    Some(Error::io(format_args!("{what}"), cause.downcast_ref::<io::Error>()?))
 }
 
 fn malformed(what: impl std::fmt::Display) -> Error {
@@ -358,7 +360,9 @@ fn write(writer: &mut ArrowWriter<PartFile>, batch: &RecordBatch) -> Result<(), 
 fn check_rows(store: &BackupStore, dir: &str, file: &str, rows: u64) -> Result<()> {
     let bad = |what: String| Error::corrupt(format!("{}/{dir}/{file}: {what}", store.location()));
     let reader = ParquetRecordBatchReaderBuilder::try_new(store.open_part(dir, file)?);
-    let reader = reader.map_err(|error| bad(error.to_string()))?;
+    let place = format!("read {}/{dir}/{file}", store.location());
+    let reader =
+        reader.map_err(|error| disk_error(&place, &error).unwrap_or_else(|| bad(error.to_string())))?;
     let found = reader.metadata().file_metadata().num_rows();
     if u64::try_from(found) != Ok(rows) {
         return Err(bad(format!("{found} rows instead of the {rows} read")));
@@ -370,7 +374,10 @@ fn check_rows(store: &BackupStore, dir: &str, file: &str, rows: u64) -> Result<(
 mod tests {
     use super::*;
     use arrow_array::{ArrayRef, Int64Array};
-    use engine::disk::mem::MemDisk;
+    use engine::disk::mem::{DiskOpKind, MemDisk};
+
+    /// The operating system's number of an input/output error.
+    const EIO: i32 = 5;
 
     #[test]
     fn rows_in_the_footer_are_compared_with_those_read() {
@@ -385,6 +392,22 @@ mod tests {
         assert_eq!(check_rows(&store, &claimed.dir, "part", 3), Ok(()));
         let error = check_rows(&store, &claimed.dir, "part", 4).expect_err("a row was lost");
         assert!(error.message.ends_with("part: 3 rows instead of the 4 read"), "{error}");
+    }
+
+    #[test]
+    fn a_disk_that_fails_while_a_footer_is_read_is_no_corruption() {
+        let disk = MemDisk::new(1);
+        let store = BackupStore::on_disk(Arc::new(disk.clone()));
+        let claimed = store.claim("1", "t", 10).expect("an empty store");
+        let rows: ArrayRef = Arc::new(Int64Array::from_iter_values(0..3));
+        let batch = RecordBatch::try_from_iter([("k", rows)]).expect("a batch");
+        let out = store.create_part(&claimed.dir, "part").expect("a file");
+        let mut writer = ArrowWriter::try_new(out, batch.schema(), None).expect("a writer");
+        write(&mut writer, &batch).expect("space");
+        writer.into_inner().expect("space").finish().expect("space");
+        disk.fail_some(DiskOpKind::Read, 1000, EIO);
+        let error = check_rows(&store, &claimed.dir, "part", 3).expect_err("no read succeeds");
+        assert_eq!(error.kind, ErrorKind::Io, "{error}");
     }
 
     #[test]

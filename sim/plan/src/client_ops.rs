@@ -134,6 +134,17 @@ words! {
     }
 }
 
+words! {
+    /// Kind of a backup.
+    pub enum BackupChoice {
+        /// Incremental if there is a base whose history servers still keep.
+        Any = "any",
+        Full = "full",
+        /// Fails without a base.
+        Incremental = "incremental",
+    }
+}
+
 records! {
     /// Settings of one client. Its ops follow on the next lines.
     pub struct ClientSetup = "client" {
@@ -266,6 +277,18 @@ records! {
         TableAlter = "table-alter" { table: u8, step: TableStep, draw: u32 },
         /// Asks a replica of a model table's tablet to stand for election.
         TableElect = "table-elect" { table: u8, draw: u32 },
+        /// Backs up a table to the directory `data` of this client's host. See [`ClientProgram::backs_up`].
+        Backup = "backup" { table: u8, kind: BackupChoice },
+        /// Backs up a model table under the name that it has then.
+        TableBackup = "table-backup" { table: u8, kind: BackupChoice },
+    }
+}
+
+impl ClientProgram {
+    /// Returns true if the client's ops are backups and waits. Its host may be killed or lose power as a server's: it
+    /// continues with the next op. Ops of other kinds are left out.
+    pub fn backs_up(&self) -> bool {
+        self.ops.iter().any(ClientOp::is_backup)
     }
 }
 
@@ -300,6 +323,11 @@ impl ClientOp {
                 | Quiesce { .. }
                 | TableElect { .. }
         )
+    }
+
+    /// Returns true if the op backs up a table.
+    pub fn is_backup(&self) -> bool {
+        matches!(self, ClientOp::Backup { .. } | ClientOp::TableBackup { .. })
     }
 
     /// Returns true if the op appends to a client's list or reads the lists.

@@ -63,13 +63,21 @@ impl Plan {
         hosts
     }
 
+    /// Returns the hosts of clients that back up tables.
+    pub fn backup_hosts(&self) -> Vec<Host> {
+        let clients = self.clients.iter().filter(|client| client.backs_up());
+        clients.map(|client| Host::Client(client.setup.number)).collect()
+    }
+
     pub fn op_count(&self) -> usize {
         self.clients.iter().map(|client| client.ops.len()).sum()
     }
 
     /// Returns true if a power cut may lose acknowledged writes, because logs are not synced.
     pub fn may_lose_acknowledged(&self) -> bool {
-        !self.cluster.log_sync && self.faults.iter().any(|fault| fault.kind.cuts_power())
+        let of_server = |fault: &&TimedFault| !matches!(fault.target, Host::Client(_));
+        let mut faults = self.faults.iter().filter(of_server);
+        !self.cluster.log_sync && faults.any(|fault| fault.kind.cuts_power())
     }
 
     /// Returns true if an operator runs the rebalancer.

@@ -119,6 +119,7 @@ pub struct FaultInjector {
     /// Actions by time since the run began.
     due: BTreeMap<(Duration, u64), ScheduledAction>,
     next: u64,
+    /// Servers, and clients that back up tables.
     hosts: BTreeMap<Host, HostState>,
     links: CutLinks,
     disturbances: Disturbances,
@@ -131,7 +132,8 @@ pub struct FaultInjector {
 impl FaultInjector {
     /// `start`: the time since the run began from which the plan counts.
     pub fn new(plan: &Plan, start: Duration) -> FaultInjector {
-        let hosts = plan.servers().into_iter().map(|host| (host, HostState::default())).collect();
+        let hosts = plan.servers().into_iter().chain(plan.backup_hosts());
+        let hosts = hosts.map(|host| (host, HostState::default())).collect();
         let mut injector = FaultInjector {
             plan: plan.clone(),
             draw: RandomStream::new(plan.seed, "chaos"),
@@ -170,6 +172,10 @@ impl FaultInjector {
         }
     }
 
+    fn servers(&self) -> impl Iterator<Item = (&Host, &HostState)> {
+        self.hosts.iter().filter(|(host, _)| !matches!(host, Host::Client(_)))
+    }
+
     /// Returns the servers that are stopped or cut off, with the time since which no message of theirs arrives. Earlier
     /// messages may be delayed by a blocked link, for as long as it is blocked.
     pub fn silent_hosts(&self) -> BTreeMap<Host, Duration> {
@@ -177,17 +183,17 @@ impl FaultInjector {
             if state.down || state.paused {
                 return self.links.clear(&host.name()).map(|clear| clear.max(state.since));
             }
-            let others = self.hosts.keys().filter(|other| **other != host).map(|other| other.name());
+            let others = self.servers().filter(|(other, _)| **other != host).map(|(other, _)| other.name());
             self.links.cut_off(&host.name(), others)
         };
-        let silent = self.hosts.iter().filter_map(|(host, state)| Some((*host, since(*host, state)?)));
+        let silent = self.servers().filter_map(|(host, state)| Some((*host, since(*host, state)?)));
         silent.collect()
     }
 
     /// Returns true if every other server has been up long enough to have the tablets created while it was away. Of a
     /// tablet's three replicas one may not exist yet: losing another then would leave no majority.
     fn all_others_up(&self, now: Duration, target: Host) -> bool {
-        self.hosts.iter().filter(|(host, _)| **host != target).all(|(_, state)| {
+        self.servers().filter(|(host, _)| **host != target).all(|(_, state)| {
             !state.down
                 && !state.paused
                 && (state.since.is_zero() || now.saturating_sub(state.since) > CAUGHT_UP_AFTER)
@@ -266,7 +272,8 @@ impl FaultInjector {
     }
 
     fn schedule_health_check(&mut self, host: Host, from: Duration) {
-        if !std::mem::replace(&mut self.state(host).health_checked, true) {
+        let Some(state) = self.hosts.get_mut(&host) else { return };
+        if !std::mem::replace(&mut state.health_checked, true) {
             self.at(from, ScheduledAction::HealthCheck(host));
         }
     }
@@ -281,7 +288,7 @@ impl FaultInjector {
         world.restart(&host.name());
     }
 
-    /// Takes a server down, if it is up, and schedules its restart after `down`.
+    /// Takes a host down, if it is up, and schedules its restart after `down`.
     fn take_down(
         &mut self,
         world: &mut dyn World,
@@ -289,10 +296,8 @@ impl FaultInjector {
         down: Duration,
         how: impl FnOnce(&mut dyn World, &str),
     ) -> bool {
-        let state = self.state(host);
-        if state.down {
-            return false;
-        }
+        // Only a process that restarts can be stopped: other clients cannot.
+        let Some(state) = self.hosts.get_mut(&host).filter(|state| !state.down) else { return false };
         (state.down, state.paused, state.armed_power_cut, state.since) = (true, false, None, world.now());
         let starts = state.starts;
         self.disturbances.begin(host, DOWN, world.now());
@@ -421,15 +426,6 @@ impl FaultInjector {
         }
     }
 
-    /// Returns the other servers of the host's role, in order, from the next one on.
-    fn role_after(&self, host: Host) -> Vec<Host> {
-        let is_master = |host: &Host| matches!(host, Host::Master(_));
-        let role: Vec<Host> =
-            self.hosts.keys().copied().filter(|other| is_master(other) == is_master(&host)).collect();
-        let later = role.iter().filter(|other| **other > host);
-        later.chain(role.iter().filter(|other| **other < host)).copied().collect()
-    }
-
     /// Returns the disk within one of whose operations the target loses power.
     fn power_cut_disk(
         &mut self,
@@ -531,7 +527,7 @@ impl FaultInjector {
         }
         let note = format!("all servers at once: {}", self.plan.ending.word());
         world.log().record_timeline(world.now().as_nanos() as u64, "network", "fault", &note);
-        let hosts: Vec<Host> = self.hosts.keys().copied().collect();
+        let hosts: Vec<Host> = self.servers().map(|(host, _)| *host).collect();
         for host in &hosts {
             let how = |world: &mut dyn World, host: &str| match cut {
                 true => world.cut_power(host),

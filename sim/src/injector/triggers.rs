@@ -39,6 +39,15 @@ impl FaultInjector {
         likes.max_by_key(|host| world.machine(&host.name()).triggers().last_commit_nanos()).unwrap_or(target)
     }
 
+    /// Returns the other servers of the host's role, in order, from the next one on.
+    pub(super) fn role_after(&self, host: Host) -> Vec<Host> {
+        let is_master = |host: &Host| matches!(host, Host::Master(_));
+        let servers = self.servers().map(|(other, _)| *other);
+        let role: Vec<Host> = servers.filter(|other| is_master(other) == is_master(&host)).collect();
+        let later = role.iter().filter(|other| **other > host);
+        later.chain(role.iter().filter(|other| **other < host)).copied().collect()
+    }
+
     pub(super) fn apply_to_host(
         &mut self,
         world: &mut dyn World,

@@ -136,6 +136,9 @@ pub fn wanted() -> BTreeSet<String> {
         "scan by the client",
         "scan by tokens",
         "all columns in the key",
+        "backup full",
+        "backup incremental",
+        "restore",
     ];
     wanted.extend(others.map(ToString::to_string));
     wanted.into_iter().map(|name| format!("{PREFIX}{name}")).collect()

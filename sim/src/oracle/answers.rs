@@ -15,7 +15,7 @@ use super::{OracleReport, Violation};
 use crate::history::{CallError, CallOutcome, ClientRequest, HistoryOp, RowOutcome, RowResult};
 use crate::wire::client::ToldError;
 use sim_plan::faults::Fault;
-use sim_plan::{ClientOp, Plan};
+use sim_plan::{ClientOp, Host, Plan};
 
 /// Name of this oracle.
 pub const NAME: &str = "answers";
@@ -63,6 +63,8 @@ struct Causes {
     drops_tablets: bool,
     forgets_history: bool,
     has_faults: bool,
+    /// True if a disk of a client's machine fails.
+    fails_stores: bool,
     /// True if a clock is wrong by more than it states.
     has_false_clocks: bool,
 }
@@ -87,6 +89,7 @@ impl Causes {
             drops_tablets: plan.clients.iter().flat_map(|client| &client.ops).any(drops),
             forgets_history: !plan.data.history.is_zero(),
             has_faults: !plan.faults.is_empty(),
+            fails_stores: plan.faults.iter().any(|fault| matches!(fault.target, Host::Client(_))),
             has_false_clocks: plan.faults.iter().any(|fault| is_false_step(&fault.kind)),
         }
     }
@@ -100,6 +103,7 @@ impl Causes {
         let before_all = error.message.contains("timestamp: 0.1");
         match (what, kind) {
             (_, TimedOut | Throttled | NotReady | NotLeader) => true,
+            ("backup", _) => self.excuse_backup(kind, &error.message),
             (_, Io | Aborted) => self.has_faults,
             (_, NotAuthorized | Unsupported) => false,
             (_, Corrupt) => self.has_faults,
@@ -118,6 +122,25 @@ impl Causes {
             ("read", Invalid | NotFound) => self.alters_model_tables,
             ("scan", NotFound) => self.drops_tablets || self.has_faults,
             (_, Invalid | NotFound | AlreadyPresent) => false,
+        }
+    }
+}
+
+impl Causes {
+    /// Returns true if a backup may end in the error.
+    fn excuse_backup(&self, kind: ErrorKind, message: &str) -> bool {
+        use ErrorKind::*;
+        let alters =
+            self.drops_columns || self.adds_columns || self.alters_model_tables || self.drops_tablets;
+        match kind {
+            // Its columns or tablets are others than at its beginning.
+            Aborted | Invalid if message.contains("meanwhile") || message.contains("just now") => alters,
+            Invalid if message.contains("ancient history mark") => self.forgets_history,
+            NotFound if message.contains("no backup to build on") => true,
+            // It has another name by now, or lacks a column or a tablet.
+            Invalid | NotFound => self.alters_model_tables,
+            Io => self.fails_stores,
+            _ => false,
         }
     }
 }
@@ -260,6 +283,21 @@ mod tests {
         let write = [operation(request, CallOutcome::Failed(error.into()))];
         assert_eq!(judged(&write, &[]), 1);
         assert_eq!(judged_beside(&[ClientOp::AddColumn { table: 0, column: 3 }], &write, &[]), 0);
+    }
+
+    #[test]
+    fn a_failed_backup_needs_a_cause_of_its_own() {
+        let backup = |error: Error| {
+            let request = ClientRequest::Other("backup of table t0, any".to_string());
+            [operation(request, CallOutcome::Failed(error.into()))]
+        };
+        let changed = backup(Error::aborted("its columns or range partitions changed just now"));
+        assert_eq!(judged(&changed, &[]), 1);
+        assert_eq!(judged_beside(&[ClientOp::AddColumn { table: 0, column: 3 }], &changed, &[]), 0);
+        assert_eq!(judged(&backup(Error::not_found("no backup to build on")), &[]), 0);
+        assert_eq!(judged(&backup(Error::corrupt("a part has too few rows")), &[]), 1);
+        let full = Error::io("write part", &std::io::ErrorKind::StorageFull.into());
+        assert_eq!(judged(&backup(full), &[]), 1, "no disk of a client fails");
     }
 
     #[test]

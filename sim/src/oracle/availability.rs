@@ -25,7 +25,7 @@ use std::time::Duration;
 use engine::error::ErrorKind;
 
 use super::{OracleReport, Violation};
-use crate::history::{CallError, CallOutcome, ClientRequest, HistoryOp, Nanos};
+use crate::history::{CallError, CallOutcome, ClientNo, ClientRequest, HistoryOp, Nanos};
 use crate::injector::DOWN;
 use crate::injector::disturbances::Disturbance;
 use crate::model::Incarnation;
@@ -38,6 +38,14 @@ pub const NAME: &str = "availability";
 const TABLET_NOT_FOUND: &str = "Tablet not found";
 /// End of the message about a call whose time was over before its reply came.
 const NO_RESPONSE: &str = "no response in time";
+/// Faults of a client's machine, besides those that stop its process.
+const CLIENT_KINDS: [FaultKind; 5] = [
+    FaultKind::DiskStall,
+    FaultKind::DiskSlow,
+    FaultKind::DiskError,
+    FaultKind::DiskFull,
+    FaultKind::SyncError,
+];
 /// Disturbances that a story names.
 const STORY_LINES: usize = 6;
 
@@ -80,7 +88,8 @@ pub fn check(operations: &[HistoryOp], conditions: &Conditions<'_>, report: &mut
     for operation in operations.iter().filter(|operation| operation.returned.is_some()) {
         let life = conditions.span_of(operation, Duration::ZERO);
         let excuses = if is_of_rows(operation) { &of_rows } else { &excuses };
-        if excuses.iter().any(|span| span.overlaps(life)) {
+        let own = conditions.own_excuses(operation);
+        if excuses.iter().chain(&own).any(|span| span.overlaps(life)) {
             continue;
         }
         report.checked += 1;
@@ -141,6 +150,8 @@ fn unanswered<'a>(operation: &'a HistoryOp, conditions: &Conditions<'_>) -> Opti
     match error.kind {
         // The request was looked at.
         Some(Invalid | NotFound | AlreadyPresent | Unsupported) => None,
+        // The table was altered meanwhile; `answers` asks if it can have been.
+        Some(Aborted) if is_backup(operation) => None,
         Some(Throttled) if conditions.throttles => None,
         Some(TimedOut) if conditions.is_slow && may_be_slow(operation, error) => None,
         Some(Throttled | NotReady | NotLeader | Aborted | Corrupt | TimedOut | NotAuthorized | Io) | None => {
@@ -149,13 +160,29 @@ fn unanswered<'a>(operation: &'a HistoryOp, conditions: &Conditions<'_>) -> Opti
     }
 }
 
-/// Returns true for a read of many pages, and for an alteration, which creates tablets or stores the schema of each.
+/// Returns the client whose machine a disturbance is of; `None` for one of servers or links.
+fn client_of(one: &Disturbance) -> Option<ClientNo> {
+    let of_machine = one.kind == DOWN || CLIENT_KINDS.iter().any(|kind| kind.word() == one.kind);
+    match one.hosts[..] {
+        [Host::Client(number)] if of_machine => Some(number.into()),
+        _ => None,
+    }
+}
+
+fn is_backup(operation: &HistoryOp) -> bool {
+    matches!(&operation.request, ClientRequest::Other(text) if text.starts_with("backup "))
+}
+
+/// Returns true for reads of many pages, as backups are, and for an alteration, which creates tablets or stores the
+/// schema of each.
 fn may_be_slow(operation: &HistoryOp, error: &CallError) -> bool {
     let has_no_response = error.message.ends_with(NO_RESPONSE);
     match &operation.request {
         ClientRequest::Scan(_) => has_no_response,
         ClientRequest::Other(text) => {
-            text.starts_with("alter ") || (has_no_response && text.starts_with("read "))
+            text.starts_with("alter ")
+                || is_backup(operation)
+                || (has_no_response && text.starts_with("read "))
         }
         ClientRequest::Write { .. } | ClientRequest::Operator(_) => false,
     }
@@ -193,16 +220,27 @@ impl Conditions<'_> {
             by_operators.map(|operation| self.span_of(operation, self.settle)).collect();
         // An operator's change may leave a tablet with fewer replicas.
         let only_edges = of_rows && spans.is_empty() && self.is_one_server_stopped();
-        spans.extend(self.disturbances.iter().flat_map(|one| self.effects(one, only_edges)));
+        spans.extend(self.of_servers().flat_map(|one| self.effects(one, only_edges)));
         spans
+    }
+
+    /// Returns the disturbances of servers and links. What happens to a client's own machine disturbs nothing else.
+    fn of_servers(&self) -> impl Iterator<Item = &Disturbance> {
+        self.disturbances.iter().filter(|one| client_of(one).is_none())
+    }
+
+    /// Returns the times at which an operation may fail because of its client's own machine.
+    fn own_excuses(&self, operation: &HistoryOp) -> Vec<Span> {
+        let own = self.disturbances.iter().filter(|one| client_of(one) == Some(operation.client));
+        own.flat_map(|one| self.effects(one, false)).collect()
     }
 
     /// Returns true if nothing happens in the run but stops of one tablet server, which the other replicas survive.
     fn is_one_server_stopped(&self) -> bool {
-        let mut stopped = self.disturbances.iter().map(|one| (&one.hosts[..], one.kind));
+        let mut stopped = self.of_servers().map(|one| (&one.hosts[..], one.kind));
         let Some((hosts @ [Host::Tserver(_)], _)) = stopped.next() else { return false };
         let is_stop = |kind| kind == DOWN || kind == FaultKind::Pause.word();
-        let all = self.disturbances.iter().all(|one| one.hosts == hosts && is_stop(one.kind));
+        let all = self.of_servers().all(|one| one.hosts == hosts && is_stop(one.kind));
         all && self.is_replicated && !self.throttles
     }
 
@@ -386,6 +424,31 @@ mod tests {
         let alter = operation(ClientRequest::Other("alter table 0".into()), 0, 9, late);
         assert_eq!(judged_with(std::slice::from_ref(&alter), true), (0, 1), "every tablet stores its schema");
         assert_eq!(judged_with(&[alter], false), (1, 1));
+    }
+
+    #[test]
+    fn a_fault_of_a_clients_machine_excuses_only_its_own_operations() {
+        let (from, to) = (Duration::from_secs(10), Some(Duration::from_secs(20)));
+        let full = Disturbance { hosts: vec![Host::Client(7)], kind: "disk-full", from, to };
+        let settle = Duration::from_secs(5);
+        let conditions = Conditions {
+            disturbances: &[full],
+            began: BEGAN,
+            settle,
+            throttles: false,
+            is_impatient: false,
+            is_replicated: false,
+            is_slow: false,
+            attempt: settle,
+        };
+        let judged = |client| {
+            let mut report = OracleReport::default();
+            let failed = CallOutcome::Failed(Error::throttled("no space").into());
+            let backup = operation(ClientRequest::Other("backup of table t0, full".into()), 12, 14, failed);
+            check(&[HistoryOp { client, ..backup }], &conditions, &mut report);
+            report.violations.len()
+        };
+        assert_eq!((judged(7), judged(1)), (0, 1));
     }
 
     #[test]

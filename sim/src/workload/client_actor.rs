@@ -167,6 +167,8 @@ impl ClientActor {
                 self.model.act(op, seen).await;
                 self.client.observe_timestamp(self.model.plain.seen);
             }
+            // Clients that back up tables have no other ops: `backups`.
+            ClientOp::Backup { .. } | ClientOp::TableBackup { .. } => {}
             ClientOp::Inspect { server } => self.inspect(*server).await,
             ClientOp::Move { table, tablet, asked } => {
                 self.move_replica(TableNo::from(*table), *tablet, *asked).await;

@@ -29,6 +29,8 @@ use sim_plan::Plan;
 mod admin;
 mod append_list;
 mod auto_increment;
+mod backup_log;
+mod backups;
 mod bank;
 pub mod catalog_audit;
 mod catalog_check;
@@ -46,6 +48,7 @@ mod past_reads;
 mod quiesce_check;
 mod rebalancing;
 mod recovery_checks;
+mod restores;
 pub mod row_encoding;
 mod scans;
 mod searches;
@@ -92,6 +95,7 @@ struct State {
     violations: Vec<Violation>,
     /// The last audit of the catalog, or why there is none.
     audit: Option<Result<catalog_audit::CatalogAudit, String>>,
+    backups: backup_log::BackupLog,
     counts: WorkloadCounts,
 }
 
@@ -198,13 +202,18 @@ impl Workload {
         self.connect_with(env, |_| ()).await
     }
 
-    /// `attempted`: called after each attempt, with its error.
-    async fn connect_with(&self, env: &Env, mut attempted: impl FnMut(Option<&Error>)) -> Client {
+    fn client_config(&self) -> ClientConfig {
         let cluster = &self.plan().cluster;
         let masters = (0..cluster.masters).map(|number| format!("m{number}:{MASTER_PORT}"));
         let mut config = ClientConfig::new(masters);
         config.rpc_timeout = cluster.rpc_timeout;
         config.operation_timeout = cluster.op_timeout;
+        config
+    }
+
+    /// `attempted`: called after each attempt, with its error.
+    async fn connect_with(&self, env: &Env, mut attempted: impl FnMut(Option<&Error>)) -> Client {
+        let config = self.client_config();
         loop {
             let connected = Client::connect(env.clone(), config.clone()).await;
             attempted(connected.as_ref().err());

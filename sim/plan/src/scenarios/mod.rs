@@ -11,6 +11,7 @@ use crate::plan::Plan;
 use crate::profile::FaultProfile;
 use crate::random_stream::RandomStream;
 
+pub(crate) mod backups;
 mod busy_catalog;
 mod commit_wait;
 mod competing_leaders;

@@ -417,10 +417,14 @@ fn ranges_ever(table: &Incarnation) -> Vec<RangeSpec> {
 
 /// Returns what a schema has that a version has not.
 fn schema_fault(version: &TableVersion, found: &GetTableSchemaResponsePb) -> Option<String> {
-    let columns = found.schema.clone().unwrap_or_default().columns;
     if found.table_name() != version.name {
         return Some(format!("its name is {}, not {}", found.table_name(), version.name));
     }
+    columns_fault(version, found)
+}
+
+pub(super) fn columns_fault(version: &TableVersion, found: &GetTableSchemaResponsePb) -> Option<String> {
+    let columns = found.schema.clone().unwrap_or_default().columns;
     if columns.len() != version.table.columns.len() {
         return Some(format!("it has {} columns, not {}", columns.len(), version.table.columns.len()));
     }

@@ -6,6 +6,7 @@
 //!                        some of its scans go through `nyala-client`       [`client_scans`]
 //!                        whose totals the servers compute, too             [`client_aggregates`]
 //! recover_model_tables   reads every replica once more, after the faults   [`reads`]
+//! check_restored         reads a table that was restored from a backup     [`restored`]
 //! ```
 //!
 //! One alteration of a table is in flight at a time. One whose outcome stays unknown is the table's last.
@@ -16,6 +17,7 @@ mod client_scans;
 mod ddl;
 pub(super) mod read_tablet;
 mod reads;
+mod restored;
 mod writes;
 
 use std::time::Duration;
@@ -27,6 +29,7 @@ use nyala_common::env::Env;
 use sim_plan::tables::ModelTable;
 use sim_plan::{ClientOp, RandomStream};
 
+pub(super) use self::restored::{BackedUp, check_restored, tablets_of};
 use super::model_tables::TableState;
 use super::{MASTER_PORT, Workload, nanos};
 use crate::history::{CallError, CallOutcome, ClientNo, ClientRequest, HybridStamp, Nanos};
