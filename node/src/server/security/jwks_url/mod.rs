@@ -9,6 +9,7 @@
 //! - Redirections are not followed: the URL names who decides on the keys.
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -16,6 +17,7 @@ use bytes::Bytes;
 use engine::error::{Error, Result};
 use engine::sync::Mutex;
 use engine::time::WallTime;
+use futures_util::future::{Either, select};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::client::conn::http1;
 use hyper::header::{ACCEPT, HOST};
@@ -128,9 +130,19 @@ impl JwksUrl {
 
     async fn get(&self, env: &Env) -> Result<Bytes> {
         let stream = self.connect(env).await?;
-        let failed = |error: hyper::Error| Error::aborted(format!("jwks_url: {}", causes(&error)));
-        let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
-        let task = env.spawn("jwks", async move { drop(connection.await) });
+        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
+        match select(pin!(connection), pin!(self.exchange(sender))).await {
+            Either::Right((got, _)) => got,
+            // A connection knows why it has ended, a request perhaps only that it has.
+            Either::Left((ended, exchange)) => match (exchange.await, ended) {
+                (Err(_), Err(cause)) => Err(failed(cause)),
+                (got, _) => got,
+            },
+        }
+    }
+
+    /// Sends the request and reads the reply.
+    async fn exchange(&self, mut sender: http1::SendRequest<Empty<Bytes>>) -> Result<Bytes> {
         let path = self.uri.path_and_query().map_or("/", |path| path.as_str());
         let authority = self.uri.authority().map_or("", |authority| authority.as_str());
         let request = Request::get(path).header(HOST, authority).header(ACCEPT, "application/json");
@@ -141,7 +153,6 @@ impl JwksUrl {
             return Err(Error::aborted(format!("jwks_url: the reply is {}, not 200", response.status())));
         }
         let body = Limited::new(response.into_body(), KEY_SET_BYTES_MAX).collect().await;
-        task.abort();
         body.map(|body| body.to_bytes()).map_err(|error| Error::aborted(format!("jwks_url: {error}")))
     }
 
@@ -164,6 +175,10 @@ impl JwksUrl {
         }
         Err(last)
     }
+}
+
+fn failed(error: hyper::Error) -> Error {
+    Error::aborted(format!("jwks_url: {}", causes(&error)))
 }
 
 /// Returns an error with its causes: those of TLS are inside.
