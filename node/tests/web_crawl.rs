@@ -258,11 +258,24 @@ async fn check_steps(env: &Env, servers: &[SocketAddr]) {
     assert!(get(env, server, "/rpcz?html").await.body.contains(", prepared "), "people see them too");
 }
 
+/// Waits until servers are ready: each has told a leading master of itself.
+async fn ready(env: &Env, servers: &BTreeSet<SocketAddr>) {
+    let all_ready = async {
+        for server in servers {
+            while get(env, *server, "/readyz").await.status != 200 {}
+        }
+    };
+    env.timeout(Duration::from_secs(20), all_ready).await.expect("servers that are ready");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_link_leads_to_a_page() {
     let env: Env = OsEnv::new(&OsOptions::default()).expect("this machine");
     let dir = tempfile::tempdir().expect("a temporary directory");
     let mut cluster = cluster(&env, &dir).await;
+    let servers = cluster.masters().iter().chain(cluster.tablet_servers());
+    let addresses: BTreeSet<SocketAddr> = servers.filter_map(|server| server.web_addr()).collect();
+    ready(&env, &addresses).await;
     let client = Client::builder(cluster.master_addresses()).connect().await.expect("a leader");
     let table = client.new_table(TABLE).key("id", DataType::Int64).nullable(COLUMN, DataType::String);
     let table = table
@@ -282,8 +295,6 @@ async fn every_link_leads_to_a_page() {
         cluster.tablet_servers().iter().filter_map(|server| server.web_addr()).collect();
     check_steps(&env, &tservers).await;
 
-    let servers = cluster.masters().iter().chain(cluster.tablet_servers());
-    let addresses: BTreeSet<SocketAddr> = servers.filter_map(|server| server.web_addr()).collect();
     let Crawl { paths, html } = crawl(&env, &addresses).await;
     for path in LINKED {
         assert!(paths.contains(*path), "{path} is linked from nowhere: {paths:?}");
