@@ -25,7 +25,7 @@ down; all pass against nyala as against real Kudu (`--server kudu`). Spark runs 
 | word | client | what runs |
 |---|---|---|
 | spark | kudu-spark3 1.18.1 on Spark 3.5.7 | 13 types, 38 predicates, size for joins, aggregates, SQL, writes, errors |
-| spark-upstream | the same | the connector's own 75 tests (of 1.17.1, the newest that are published); the same 72 pass on both |
+| spark-upstream | the same | the connector's own 75 tests, of 1.17.1; the same 72 pass on both |
 | flink | flink-connector-kudu 2.0.0 on Flink 1.19.1 | catalog, inserts, filters, aggregates, a join, upserts, rename |
 | beam | KuduIO 2.71.0 (client 1.11.1) | write, upsert, delete, four kinds of read, a failing insert |
 | trino | Trino 368 (client 1.10.0) | TPC-H's tables copied, 7 queries beside their generator, DDL, push-down, DML |
