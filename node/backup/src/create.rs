@@ -379,24 +379,8 @@ mod tests {
     /// The operating system's number of an input/output error.
     const EIO: i32 = 5;
 
-    #[test]
-    fn rows_in_the_footer_are_compared_with_those_read() {
-        let store = BackupStore::on_disk(Arc::new(MemDisk::new(1)));
-        let claimed = store.claim("1", "t", 10).expect("an empty store");
-        let rows: ArrayRef = Arc::new(Int64Array::from_iter_values(0..3));
-        let batch = RecordBatch::try_from_iter([("k", rows)]).expect("a batch");
-        let out = store.create_part(&claimed.dir, "part").expect("a file");
-        let mut writer = ArrowWriter::try_new(out, batch.schema(), None).expect("a writer");
-        write(&mut writer, &batch).expect("space");
-        writer.into_inner().expect("space").finish().expect("space");
-        assert_eq!(check_rows(&store, &claimed.dir, "part", 3), Ok(()));
-        let error = check_rows(&store, &claimed.dir, "part", 4).expect_err("a row was lost");
-        assert!(error.message.ends_with("part: 3 rows instead of the 4 read"), "{error}");
-    }
-
-    #[test]
-    fn a_disk_that_fails_while_a_footer_is_read_is_no_corruption() {
-        let disk = MemDisk::new(1);
+    /// Writes a part of three rows. Returns its store and directory.
+    fn part_of_three_rows(disk: &MemDisk) -> (BackupStore, String) {
         let store = BackupStore::on_disk(Arc::new(disk.clone()));
         let claimed = store.claim("1", "t", 10).expect("an empty store");
         let rows: ArrayRef = Arc::new(Int64Array::from_iter_values(0..3));
@@ -405,8 +389,23 @@ mod tests {
         let mut writer = ArrowWriter::try_new(out, batch.schema(), None).expect("a writer");
         write(&mut writer, &batch).expect("space");
         writer.into_inner().expect("space").finish().expect("space");
+        (store, claimed.dir)
+    }
+
+    #[test]
+    fn rows_in_the_footer_are_compared_with_those_read() {
+        let (store, dir) = part_of_three_rows(&MemDisk::new(1));
+        assert_eq!(check_rows(&store, &dir, "part", 3), Ok(()));
+        let error = check_rows(&store, &dir, "part", 4).expect_err("a row was lost");
+        assert!(error.message.ends_with("part: 3 rows instead of the 4 read"), "{error}");
+    }
+
+    #[test]
+    fn a_disk_that_fails_while_a_footer_is_read_is_no_corruption() {
+        let disk = MemDisk::new(1);
+        let (store, dir) = part_of_three_rows(&disk);
         disk.fail_some(DiskOpKind::Read, 1000, EIO);
-        let error = check_rows(&store, &claimed.dir, "part", 3).expect_err("no read succeeds");
+        let error = check_rows(&store, &dir, "part", 3).expect_err("no read succeeds");
         assert_eq!(error.kind, ErrorKind::Io, "{error}");
     }
 

@@ -293,6 +293,22 @@ mod tests {
         operation(ClientRequest::Write { table: 0, rows: Vec::new() }, from, to, outcome)
     }
 
+    const SETTLE: Duration = Duration::from_secs(5);
+
+    /// Returns the conditions of a run in which nothing but `disturbances` keeps operations from success.
+    fn conditions(disturbances: &[Disturbance]) -> Conditions<'_> {
+        Conditions {
+            disturbances,
+            began: BEGAN,
+            settle: SETTLE,
+            throttles: false,
+            is_impatient: false,
+            is_replicated: false,
+            is_slow: false,
+            attempt: SETTLE,
+        }
+    }
+
     /// Returns the number of violations and of checked operations. t1 is down from second 10 to 20, and recovers within
     /// 5 seconds.
     fn judged(operations: &[HistoryOp]) -> (usize, u64) {
@@ -302,17 +318,8 @@ mod tests {
     fn judged_with(operations: &[HistoryOp], is_slow: bool) -> (usize, u64) {
         let (from, to) = (Duration::from_secs(10), Some(Duration::from_secs(20)));
         let down = Disturbance { hosts: vec![Host::Tserver(1)], kind: "down", from, to };
-        let settle = Duration::from_secs(5);
-        let conditions = Conditions {
-            disturbances: &[down],
-            began: BEGAN,
-            settle,
-            throttles: false,
-            is_impatient: false,
-            is_replicated: false,
-            is_slow,
-            attempt: settle,
-        };
+        let down = [down];
+        let conditions = Conditions { is_slow, ..conditions(&down) };
         let mut report = OracleReport::default();
         check(operations, &conditions, &mut report);
         (report.violations.len(), report.checked)
@@ -320,7 +327,6 @@ mod tests {
 
     #[test]
     fn a_call_on_a_model_table_without_a_reply_needs_an_excuse() {
-        let settle = Duration::from_secs(5);
         let (from, to) = (Duration::from_secs(10), Some(Duration::from_secs(20)));
         let down = [Disturbance { hosts: vec![Host::Tserver(1)], kind: "down", from, to }];
         // A column is dropped from second 20 to 21.
@@ -341,16 +347,7 @@ mod tests {
                 view,
                 call: TableCall::Write { rows: Vec::new(), outcome },
             };
-            let conditions = Conditions {
-                disturbances: &down,
-                began: BEGAN,
-                settle,
-                throttles: false,
-                is_impatient: false,
-                is_replicated: false,
-                is_slow: false,
-                attempt: Duration::from_secs(2),
-            };
+            let conditions = Conditions { attempt: Duration::from_secs(2), ..conditions(&down) };
             let mut report = OracleReport::default();
             check_tables(&[event], std::slice::from_ref(&table), &[], &conditions, &mut report);
             report.violations.len()
@@ -380,17 +377,7 @@ mod tests {
             Disturbance { hosts: vec![Host::Tserver(host)], kind, from, to }
         };
         let judged = |disturbances: &[Disturbance], operations: &[HistoryOp], is_replicated| {
-            let settle = Duration::from_secs(5);
-            let conditions = Conditions {
-                disturbances,
-                began: BEGAN,
-                settle,
-                throttles: false,
-                is_impatient: false,
-                is_replicated,
-                is_slow: false,
-                attempt: settle,
-            };
+            let conditions = Conditions { is_replicated, ..conditions(disturbances) };
             let mut report = OracleReport::default();
             check(operations, &conditions, &mut report);
             report.violations.len()
@@ -429,23 +416,12 @@ mod tests {
     #[test]
     fn a_fault_of_a_clients_machine_excuses_only_its_own_operations() {
         let (from, to) = (Duration::from_secs(10), Some(Duration::from_secs(20)));
-        let full = Disturbance { hosts: vec![Host::Client(7)], kind: "disk-full", from, to };
-        let settle = Duration::from_secs(5);
-        let conditions = Conditions {
-            disturbances: &[full],
-            began: BEGAN,
-            settle,
-            throttles: false,
-            is_impatient: false,
-            is_replicated: false,
-            is_slow: false,
-            attempt: settle,
-        };
+        let full = [Disturbance { hosts: vec![Host::Client(7)], kind: "disk-full", from, to }];
         let judged = |client| {
             let mut report = OracleReport::default();
             let failed = CallOutcome::Failed(Error::throttled("no space").into());
             let backup = operation(ClientRequest::Other("backup of table t0, full".into()), 12, 14, failed);
-            check(&[HistoryOp { client, ..backup }], &conditions, &mut report);
+            check(&[HistoryOp { client, ..backup }], &conditions(&full), &mut report);
             report.violations.len()
         };
         assert_eq!((judged(7), judged(1)), (0, 1));
