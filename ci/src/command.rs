@@ -86,7 +86,7 @@ impl CommandLine {
     }
 }
 
-/// Compiler of the workspace in a build for tests. What other workspaces are built by does not depend on it.
+/// Compiler of the workspace's own crates in a build for tests. Libraries are rustc's in both cases, and shared.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Compiler {
     Rustc,

@@ -4,6 +4,7 @@
 //! ```text
 //!   cargo build ─► lib_nyala.so ─┐
 //!   node/client/python/nyala ────┴─► target/python/package ─► stubtest, pytest (a cluster by `nyala up`)
+//!                 nyala-sql ─► serve ◄─ psycopg, ADBC (node/sql/tests/drivers)
 //!   --wheel: maturin build ─► pip install into a new environment ─► pytest
 //! ```
 

@@ -17,7 +17,7 @@ import org.apache.nifi.serialization.record.RecordFieldType;
 import org.apache.nifi.util.TestRunner;
 import org.apache.nifi.util.TestRunners;
 
-/** NiFi's PutKudu in its own test runner. Arguments: the masters, the tablet servers' web addresses. */
+/** NiFi's PutKudu in its own test runner. Argument: the masters. */
 public final class NifiJob {
   private static final int ROWS = 3000;
   private static final String TABLE = "nifi_rows";
@@ -34,7 +34,7 @@ public final class NifiJob {
     Checks checks = new Checks("nifi");
     checks.add("3,000 rows are inserted, in three flush modes", job::insert);
     checks.add("UPSERT, UPDATE, INSERT_IGNORE, DELETE, DELETE_IGNORE", job::operations);
-    checks.add("an INSERT of a row that is there fails by name, the others stay", job::failingInsert);
+    checks.add("an INSERT of rows of which some are there fails, and the others are written", job::failingInsert);
     checks.add("a DELETE and an UPDATE of no row fail", job::failingChanges);
     checks.add("schema drift adds a column", job::drift);
     int code = checks.runAll();

@@ -18,9 +18,9 @@ const OTHER_CLIENTS: &str = "
 Java client 1.18.1; both pass whole, against nyala as against real Kudu (`--server kudu`).
 
 `cargo ci interop WORD` runs clients that others wrote on top of the Java client, each by a program in
-`ci/java/clients` that compares answers with rows of its own and reads from the tablet servers' metrics what was pushed
-down; all pass against nyala as against real Kudu (`--server kudu`). Spark runs in every
-`cargo ci`, the others at night:
+`ci/java/clients` that compares answers with rows of its own and, where the client pushes predicates down, reads from
+the tablet servers' metrics that it did; all pass against nyala as against real Kudu (`--server kudu`). `spark` runs in
+every `cargo ci`, the others at night:
 
 | word | client | what runs |
 |---|---|---|
