@@ -11,7 +11,7 @@
 //!
 //! A patch that changes anything besides function bodies cannot be joined and is built by itself.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::ops::Range;
 use std::path::Path;
@@ -25,7 +25,7 @@ use scratch_tree::{apply, copy_tree};
 /// Environment variable with the number of the active mutant; none if missing or 0.
 pub(super) const CHOICE: &str = "NYALA_PLANTED";
 
-/// Module added to each crate, which reads the variable.
+/// Module added to each crate with a joined patch. It reads the variable.
 const MODULE: &str = r#"
 #[doc(hidden)]
 pub mod mutant {
@@ -49,7 +49,6 @@ pub mod mutant {
     }
 }
 "#;
-const CRATES: [&str; 6] = ["engine", "node", "node/client", "node/common", "sim", "sim/plan"];
 
 /// Patched bodies of a file, by the index of the function.
 type Bodies = BTreeMap<usize, Vec<(u32, String)>>;
@@ -72,14 +71,19 @@ pub(super) fn join(root: &Path, plain: &Path, tree: &Path, patches: &[(u32, &Pat
         let text = with_bodies(&fs::read_to_string(&path)?, bodies)?;
         fs::write(path, text)?;
     }
-    for name in CRATES {
+    for name in crates_of(joined.keys()) {
         let path = plain.join(name).join("src/lib.rs");
-        let text = fs::read_to_string(&path)? + MODULE;
+        let text = fs::read_to_string(&path).with_context(|| format!("reading {}", path.display()))? + MODULE;
         fs::write(path, text)?;
     }
     // The build sees only what differs from the last time.
     copy_tree(plain, tree)?;
     Ok(alone)
+}
+
+/// Returns the folders of the crates that files belong to.
+fn crates_of<'a>(files: impl Iterator<Item = &'a String>) -> BTreeSet<&'a str> {
+    files.filter_map(|file| file.split_once("/src/")).map(|(folder, _)| folder).collect()
 }
 
 /// Returns the functions whose bodies a patch changes, with their files; `None` if it changes more.
@@ -205,6 +209,13 @@ mod tests {
         let joined = with_bodies(OLD, &Bodies::from([(0, vec![(7, bodies[0].1.clone())])])).expect("joined");
         assert!(joined.contains("7 => {\n    x - N\n}\n_ => {\n    x + N\n}"), "{joined}");
         assert_eq!(functions(&joined).expect("it parses").len(), 2);
+    }
+
+    #[test]
+    fn the_crate_of_a_file_is_the_folder_above_its_sources() {
+        let files = ["node/backup/src/create.rs", "engine/src/tablet/scan.rs", "engine/src/wal/mod.rs"];
+        let files = files.map(str::to_string);
+        assert_eq!(Vec::from_iter(crates_of(files.iter())), ["engine", "node/backup"]);
     }
 
     #[test]
