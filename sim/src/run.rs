@@ -21,11 +21,11 @@ use crate::features::RunFeatures;
 use crate::injector::{CALLS_CUT, FaultInjector, disturbances};
 use crate::machine::MountedDisk;
 use crate::oracle::{
-    OracleReport, Violation, availability, control_calls, idle_traffic, recovered_state, resources,
-    uncaused_failures,
+    OracleReport, Violation, availability, control_calls, idle_traffic, maintenance, recovered_state,
+    resources, uncaused_failures,
 };
 use crate::post_checks;
-use crate::recovered_state::read as read_recovered_state;
+use crate::recovered_state::{maintain, read as read_recovered_state};
 use crate::run_observer::RunObserver;
 use crate::workload::Workload;
 use crate::world::turmoil::TurmoilWorld;
@@ -427,6 +427,8 @@ impl<'a> Run<'a> {
             left = found;
         }
         left.extend(self.check_recovered_state(injector));
+        let maintained = maintain(self.world, &self.observer.running().all(), self.plan.seed);
+        left.extend(maintained.iter().filter_map(maintenance::check));
         self.failures.extend(left.iter().map(to_record));
     }
 

@@ -27,6 +27,7 @@ pub mod idle_traffic;
 pub mod linearizability;
 pub mod lists;
 pub mod log_retention;
+pub mod maintenance;
 pub mod memory_limit;
 pub mod orphans;
 pub mod provenance;
