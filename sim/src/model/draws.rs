@@ -217,7 +217,7 @@ pub fn alteration(
 }
 
 /// Returns a range or one side of it: what a client remembers of the whole then overlaps with what there is.
-fn cut(random: &mut RandomStream, table: &ModelTable, range: &RangeSpec) -> RangeSpec {
+pub(super) fn cut(random: &mut RandomStream, table: &ModelTable, range: &RangeSpec) -> RangeSpec {
     use crate::wire::keys::range_key;
     let mut range = range.clone();
     let first = table.spec.range.first().and_then(|number| table.column(*number));
@@ -242,7 +242,7 @@ fn disjoint(table: &ModelTable, one: &RangeSpec, other: &RangeSpec) -> bool {
     below(&one.high, &other.low) || below(&other.high, &one.low)
 }
 
-fn added(random: &mut RandomStream, table: &ModelTable, next: ColNo) -> AlterStep {
+pub(super) fn added(random: &mut RandomStream, table: &ModelTable, next: ColNo) -> AlterStep {
     // A name that the table had before now and then: its old cells must not come back.
     let reused = format!("c{}", random.below(u64::from(next) + 1));
     let free = table.columns.iter().all(|column| column.name != reused);

@@ -14,6 +14,7 @@
 
 mod condition;
 pub mod draws;
+pub mod invalid_draws;
 pub mod rows;
 mod versions;
 

@@ -43,8 +43,12 @@ const RANGE_BOUNDS: u32 = 1;
 const ADD_DROP_RANGES: u32 = 2;
 const OWN_HASH: u32 = 8;
 const IMMUTABLE: u32 = 10;
-/// Time that a soft-deleted table is kept.
-const RESERVE_SECONDS: u32 = 3_600;
+/// Percentage of alterations before which an invalid one is asked for.
+const REFUSED_PERCENT: u64 = 25;
+/// Times that a soft-deleted table is kept, in seconds: longer than any plan waits until it recalls one.
+const RESERVES: [u32; 2] = [120, 3_600];
+/// Longest time after which a soft-deleted table is recalled.
+const HIDDEN_MAX: Duration = Duration::from_secs(8);
 /// Most times that a table is created again.
 const RECREATED_MAX: u8 = 2;
 /// Most versions of a table, and columns that it ever had.
@@ -146,7 +150,9 @@ impl ModelClient {
     }
 
     /// Alters a table, unless another client does or an earlier outcome is unknown.
-    pub(super) async fn alter(&mut self, table: u8, step: TableStep, random: &mut RandomStream) {
+    pub(super) async fn alter(&mut self, table: u8, step: TableStep, draw: u32) {
+        let stream = |name| RandomStream::new(u64::from(draw), name);
+        let (random, more) = (&mut stream("alter"), &mut stream("more of an alteration"));
         let at = usize::from(table);
         {
             let mut state = self.workload.state();
@@ -156,8 +162,11 @@ impl ModelClient {
             }
             of_table.busy = true;
         }
+        if more.percent(REFUSED_PERCENT) && !self.workload.is_determined() {
+            self.alter_wrongly(at, more).await;
+        }
         let known = match step {
-            TableStep::HideAndRecall => self.hide_and_recall(at).await,
+            TableStep::HideAndRecall => self.hide_and_recall(at, more).await,
             TableStep::Recreate => self.recreate(at).await,
             step => self.alter_version(at, step, random).await,
         };
@@ -272,20 +281,21 @@ impl ModelClient {
     }
 
     /// Hides a table and recalls it. Its rows stay, and clients continue to use them.
-    async fn hide_and_recall(&mut self, at: usize) -> bool {
+    async fn hide_and_recall(&mut self, at: usize, random: &mut RandomStream) -> bool {
         let id = self.id(at);
-        let deadline = self.plain.deadline(self.workload.plan().cluster.op_timeout * 2);
+        let hidden_for = if random.percent(50) { random.span(PAUSE, HIDDEN_MAX) } else { PAUSE * 2 };
+        let deadline = self.plain.deadline(hidden_for + self.workload.plan().cluster.op_timeout * 2);
         let hide = DeleteTableRequestPb {
             table: table_of(&id),
             modify_external_catalogs: None,
-            reserve_seconds: Some(RESERVE_SECONDS),
+            reserve_seconds: Some(random.pick(&RESERVES)),
         };
         let hidden: Result<DeleteTableResponsePb, CallFailure> =
             self.plain.ask_master("DeleteTable", &hide, Vec::new()).await;
         if let Err(failure @ CallFailure::Refused { .. }) = &hidden {
             self.report(format!("table {at} cannot be hidden: {failure}"));
         }
-        self.env.sleep(PAUSE * 2).await;
+        self.env.sleep(hidden_for).await;
         let recall = RecallDeletedTableRequestPb { table: table_of(&id), new_table_name: None };
         while !self.plain.is_over(deadline) {
             let called: Result<RecallDeletedTableResponsePb, CallFailure> =
@@ -416,7 +426,7 @@ fn ranges_ever(table: &Incarnation) -> Vec<RangeSpec> {
 }
 
 /// Returns what a schema has that a version has not.
-fn schema_fault(version: &TableVersion, found: &GetTableSchemaResponsePb) -> Option<String> {
+pub(super) fn schema_fault(version: &TableVersion, found: &GetTableSchemaResponsePb) -> Option<String> {
     if found.table_name() != version.name {
         return Some(format!("its name is {}, not {}", found.table_name(), version.name));
     }
@@ -434,7 +444,7 @@ pub(super) fn columns_fault(version: &TableVersion, found: &GetTableSchemaRespon
     wrong.find(|(_, what)| !what.is_empty()).map(|(spec, what)| format!("column {}: {what:?}", spec.name))
 }
 
-fn alter_request(
+pub(super) fn alter_request(
     id: &str,
     before: &TableVersion,
     alteration: &Alteration,

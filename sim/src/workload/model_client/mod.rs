@@ -17,6 +17,7 @@ mod client_scans;
 mod ddl;
 pub(super) mod read_tablet;
 mod reads;
+mod refused_alterations;
 mod restored;
 mod writes;
 
@@ -97,8 +98,7 @@ impl ModelClient {
                 self.scan(*table, op, random).await;
             }
             ClientOp::TableAlter { table, step, draw } => {
-                let random = &mut RandomStream::new(u64::from(*draw), "alter");
-                self.alter(*table, *step, random).await;
+                self.alter(*table, *step, *draw).await;
             }
             ClientOp::TableElect { table, draw } => self.elect(*table, *draw).await,
             _ => return,
