@@ -11,6 +11,7 @@ use crate::plan::Plan;
 use crate::profile::FaultProfile;
 use crate::random_stream::RandomStream;
 
+mod ancient_rows;
 pub(crate) mod backups;
 mod busy_catalog;
 mod commit_wait;
@@ -56,4 +57,5 @@ pub(crate) fn add_scenarios(plan: &mut Plan, profile: FaultProfile, work: Durati
     left_behind::add(&mut stream("left behind"), plan, profile);
     replaced_server::add(&mut stream("replaced server"), plan, profile);
     busy_catalog::add(&mut stream("busy catalog"), plan, profile);
+    ancient_rows::add(&mut stream("ancient rows"), plan, profile);
 }
