@@ -12,6 +12,7 @@ use crate::cluster::{DATA_DIR, WAL_DIR};
 use crate::oracle::Violation;
 use crate::oracle::log_retention::{self, LogExtent};
 use crate::oracle::orphans::{self, DiskContents};
+use crate::oracle::settled_tablets::{self, RunningReplica};
 use crate::oracle::{unlisted_replicas, whole_tables};
 use crate::workload::catalog_audit::CatalogAudit;
 use crate::world::World;
@@ -27,13 +28,15 @@ pub const EXPIRY: Duration = Duration::from_secs(200);
 /// Most times that the catalog is read.
 pub const AUDITS: u32 = 8;
 
-/// Reports tables that are not whole, and replicas that the catalog does not list. `excused`: servers and tablets of
-/// replicas that no master can tell from members to be: they were copied for a configuration change that was lost.
+/// Reports tables that are not whole, replicas that the catalog does not list, and tablets that are not settled.
+/// `excused`: servers and tablets of replicas that no master can tell from members to be: they were copied for a
+/// configuration change that was lost.
 pub fn audit(
     world: &mut dyn World,
     plan: &Plan,
     catalog: &Result<CatalogAudit, String>,
     excused: &BTreeSet<(String, String)>,
+    running: &[RunningReplica],
 ) -> Vec<Violation> {
     let catalog = match catalog {
         Ok(catalog) => catalog,
@@ -51,6 +54,7 @@ pub fn audit(
     with_data.retain(|replica| is_dropped(&replica.1) || !excused.contains(replica));
     let mut found = unlisted_replicas::check(&catalog.replicas, &with_data);
     found.extend(catalog.layouts.iter().flat_map(whole_tables::check));
+    found.extend(settled_tablets::check(&catalog.tablets, running));
     found
 }
 

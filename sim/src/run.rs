@@ -400,7 +400,8 @@ impl<'a> Run<'a> {
                 return;
             }
             let excused = self.observer.members_of_lost_changes();
-            left = post_checks::audit(self.world, self.plan, &self.workload.last_audit(), &excused);
+            let running = self.observer.running().replicas();
+            left = post_checks::audit(self.world, self.plan, &self.workload.last_audit(), &excused, &running);
             if left.is_empty() {
                 break;
             }

@@ -13,6 +13,7 @@ use nyala_common::metrics::{MetricValue, table};
 
 use crate::oracle::control_calls::CallCount;
 use crate::oracle::resources::ServerUsage;
+use crate::oracle::settled_tablets::RunningReplica;
 use crate::world::World;
 use sim_plan::Host;
 
@@ -40,10 +41,44 @@ impl RunningServers {
         servers.iter().filter_map(|(host, server)| Some((*host, server.upgrade()?))).collect()
     }
 
+    /// Returns the replicas of all servers that run.
+    pub fn replicas(&self) -> Vec<RunningReplica> {
+        let servers = self.all().into_iter();
+        let of_server = |(_, server): (Host, Arc<TabletServer>)| {
+            let id = server.common.status.uuid().to_string();
+            let entries = server.tablets.all().into_iter();
+            let live = entries.filter_map(|entry| entry.running().ok().map(|replica| (entry.id, replica)));
+            live.filter(|(_, replica)| !replica.is_stopped())
+                .map(|(tablet, replica)| running_replica(tablet.to_string(), id.clone(), &replica))
+                .collect::<Vec<_>>()
+        };
+        servers.flat_map(of_server).collect()
+    }
+
     /// Returns what each server holds now.
     pub fn usages(&self, world: &mut dyn World) -> Vec<ServerUsage> {
         let tasks = |world: &mut dyn World, host: Host| world.machine(&host.name()).live_tasks().counts();
         self.all().iter().map(|(host, server)| usage(*host, server, tasks(world, *host))).collect()
+    }
+}
+
+fn running_replica(tablet: String, server: String, replica: &ReplicaHandle) -> RunningReplica {
+    let status = replica.status();
+    let config = &status.committed_config;
+    let ids = |voter: bool| {
+        let peers = config.peers.iter().filter(move |peer| peer.is_voter() == voter);
+        peers.map(|peer| peer.id.to_string()).collect()
+    };
+    RunningReplica {
+        tablet,
+        server,
+        term: status.term,
+        leads: status.role == Role::Leader,
+        voters: ids(true),
+        learners: ids(false),
+        config_index: config.kudu_index(),
+        is_change_pending: status.pending_config.is_some(),
+        applied: replica.tablet().mvcc().last_applied().0,
     }
 }
 

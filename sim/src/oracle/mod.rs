@@ -40,6 +40,7 @@ pub mod resources;
 pub mod row_history;
 pub mod row_semantics;
 pub mod row_versions;
+pub mod settled_tablets;
 pub mod uncaused_failures;
 pub mod unlisted_replicas;
 pub mod whole_tables;

@@ -1,5 +1,8 @@
 //! The catalog as clients see it, for the oracles of whole tables and of replicas that no master lists.
 
+use std::collections::BTreeMap;
+
+use crate::oracle::settled_tablets::ListedTablet;
 use crate::oracle::unlisted_replicas::ListedReplicas;
 use crate::oracle::whole_tables::TableLayout;
 
@@ -8,4 +11,5 @@ use crate::oracle::whole_tables::TableLayout;
 pub struct CatalogAudit {
     pub layouts: Vec<TableLayout>,
     pub replicas: ListedReplicas,
+    pub tablets: BTreeMap<String, ListedTablet>,
 }

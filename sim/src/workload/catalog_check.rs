@@ -1,15 +1,18 @@
 //! Audit of the catalog after the faults: every table that masters list can be opened and is whole, and the replicas of
 //! its tablets are known.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use engine::error::{Error, ErrorKind};
 use engine::schema::partition::HashDimension;
+use nyala_client::location_cache::ReplicaLocation;
 use nyala_client::{Client, ScanSpec, Table};
 use nyala_common::env::Env;
 
 use super::catalog_audit::CatalogAudit;
 use super::{Workload, until};
+use crate::oracle::settled_tablets::ListedTablet;
 use crate::oracle::unlisted_replicas::ListedReplicas;
 use crate::oracle::whole_tables::TableLayout;
 
@@ -36,31 +39,33 @@ impl Workload {
         let mut audit = CatalogAudit::default();
         for table in tables {
             let read = until(env, within, async || match client.open_table(&table.name).await {
-                Ok(table) => layout(&table).await.map(Some),
+                Ok(table) => audit_of(&table).await.map(Some),
                 // An order to drop it whose reply was lost.
                 Err(error) if error.kind == ErrorKind::NotFound => Ok(None),
                 Err(error) => Err(error.context(format_args!("table {}", table.name))),
             });
-            let Some((layout, replicas)) = read.await? else { continue };
-            audit.layouts.push(layout);
-            audit.replicas.extend(replicas);
+            let Some(of_table) = read.await? else { continue };
+            audit.layouts.extend(of_table.layouts);
+            audit.replicas.extend(of_table.replicas);
+            audit.tablets.extend(of_table.tablets);
         }
         Ok(audit)
     }
 }
 
-/// Returns the partitions of a table, and the servers of each tablet's replicas.
-async fn layout(table: &Table) -> Result<(TableLayout, ListedReplicas), Error> {
+/// Returns what the catalog has of a table.
+async fn audit_of(table: &Table) -> Result<CatalogAudit, Error> {
     let tokens = table.scan_tokens(&ScanSpec::default()).await?;
     let partitions = table.partition_schema();
     let buckets = |hash: &[HashDimension]| hash.iter().map(|dimension| dimension.buckets).collect();
     let custom = partitions.custom.iter();
-    let mut replicas = ListedReplicas::new();
+    let (mut replicas, mut known) = (ListedReplicas::new(), BTreeMap::new());
     let tablets = tokens.iter().filter_map(|token| {
         let tablet = token.tablet();
         let hosts = tablet.replicas.iter().filter_map(|replica| replica.address.split(':').next());
         // A tablet may have several tokens.
         let is_new = replicas.insert(tablet.id.clone(), hosts.map(str::to_string).collect()).is_none();
+        known.insert(tablet.id.clone(), listed(&tablet.replicas));
         let range = tablet.partition.range();
         is_new.then(|| ((range.lower, range.upper), tablet.partition.hash_buckets.clone()))
     });
@@ -72,5 +77,12 @@ async fn layout(table: &Table) -> Result<(TableLayout, ListedReplicas), Error> {
         custom: custom.map(|own| ((own.lower.clone(), own.upper.clone()), buckets(&own.hash))).collect(),
         tablets,
     };
-    Ok((layout, replicas))
+    Ok(CatalogAudit { layouts: vec![layout], replicas, tablets: known })
+}
+
+fn listed(replicas: &[ReplicaLocation]) -> ListedTablet {
+    ListedTablet {
+        leader: replicas.iter().find(|replica| replica.leader).map(|replica| replica.server_id.clone()),
+        voters: replicas.iter().map(|replica| replica.server_id.clone()).collect(),
+    }
 }
