@@ -1,5 +1,6 @@
 //! Scratch copies of the working tree, in which `cargo sim mutants` and `cargo ci spec` build patches.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -7,16 +8,20 @@ use std::process::Command;
 use anyhow::{Context, Result, bail};
 
 /// Makes the scratch copy `tree` equal to the working tree `root`. Equal files are left alone, so a build only sees
-/// what changed.
+/// what changed. Ignored files of the copy, such as builds, stay.
 pub fn copy_tree(root: &Path, tree: &Path) -> Result<()> {
     fs::create_dir_all(tree).with_context(|| format!("making {}", tree.display()))?;
     if !tree.join(".git").exists() {
         // Its own repository: inside another one, git would take paths as that one's.
         git(tree, &["init", "--quiet", "."])?;
     }
-    let files = git(root, &["ls-files", "-z", "--cached", "--others", "--exclude-standard"])?;
-    for file in files.split('\0').filter(|file| !file.is_empty()) {
-        let Ok(content) = fs::read(root.join(file)) else { continue };
+    let files = files_of(root)?;
+    for file in files_of(tree)?.difference(&files) {
+        let copy = tree.join(file);
+        fs::remove_file(&copy).with_context(|| format!("removing {}", copy.display()))?;
+    }
+    for file in &files {
+        let content = fs::read(root.join(file))?;
         let copy = tree.join(file);
         if fs::read(&copy).is_ok_and(|old| old == content) {
             continue;
@@ -27,6 +32,14 @@ pub fn copy_tree(root: &Path, tree: &Path) -> Result<()> {
         fs::write(&copy, content).with_context(|| format!("writing {}", copy.display()))?;
     }
     Ok(())
+}
+
+/// Returns the files of a tree that git would track.
+fn files_of(tree: &Path) -> Result<BTreeSet<String>> {
+    let listed = git(tree, &["ls-files", "-z", "--cached", "--others", "--exclude-standard"])?;
+    // A file that was removed is listed until the removal is committed.
+    let files = listed.split('\0').filter(|file| tree.join(file).is_file());
+    Ok(files.map(str::to_string).collect())
 }
 
 /// Applies a patch to the copy.
@@ -54,8 +67,10 @@ mod tests {
         fs::write(root.path().join("x"), "as it is").expect("written");
         copy_tree(root.path(), tree.path()).expect("copied");
         fs::write(tree.path().join("x"), "patched").expect("written");
+        fs::write(tree.path().join("y"), "added by a patch, or moved since").expect("written");
         copy_tree(root.path(), tree.path()).expect("copied");
         assert_eq!(fs::read_to_string(tree.path().join("x")).expect("read"), "as it is");
+        assert!(!tree.path().join("y").exists());
     }
 
     #[test]
