@@ -9,8 +9,7 @@ use engine::tablet::scan::{ScanSpec, SnapshotChoice};
 use engine::time::Timestamp;
 use sim_plan::RandomStream;
 
-use super::replica_copy::ReplicaCopy;
-use super::schema_text;
+use super::replica_copy::{ReplicaCopy, schema_text};
 use crate::oracle::maintenance::{MaintainedReplica, RowBytes, TabletContents};
 
 /// Steps of maintenance of one replica.

@@ -14,7 +14,7 @@ use node::hosting::replica::ReplicaHandle;
 use node::hosting::tablet_entry::EntryState;
 use node::tserver::server::TabletServer;
 
-use self::replica_copy::{DiskCopies, ReplicaCopy};
+use self::replica_copy::{DiskCopies, ReplicaCopy, schema_text};
 use crate::cluster::{DATA_DIR, WAL_DIR};
 use crate::oracle::maintenance::MaintainedReplica;
 use crate::oracle::recovered_state::{OpenedState, RecoveredReplica, ReplicaState};
@@ -113,13 +113,6 @@ fn state(tablet: &Tablet, term: u64, members: &RaftConfig) -> ReplicaState {
         last_applied: tablet.mvcc().last_applied().0,
         live_rows: tablet.stats().live_rows,
     }
-}
-
-/// Returns a tablet's columns, version, table name and extra configuration as text.
-fn schema_text(tablet: &Tablet) -> String {
-    let schema = tablet.table_schema();
-    let (columns, version) = (&schema.schema, schema.version);
-    format!("{} version {version}: {columns:?} {:?}", schema.table_name, schema.extra)
 }
 
 /// Returns the number of rows that a scan of the first key column returns.

@@ -114,6 +114,13 @@ impl<'a> ReplicaCopy<'a> {
     }
 }
 
+/// Returns a tablet's columns, version, table name and extra configuration as text.
+pub(super) fn schema_text(tablet: &Tablet) -> String {
+    let schema = tablet.table_schema();
+    let (columns, version) = (&schema.schema, schema.version);
+    format!("{} version {version}: {columns:?} {:?}", schema.table_name, schema.extra)
+}
+
 /// Returns the operations of the log with timestamps up to `until`.
 fn log_ops(disks: &DiskCopies, tablet: TabletId, until: Timestamp) -> Result<LogOps> {
     let config = WalConfig {
