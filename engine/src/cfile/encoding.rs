@@ -21,7 +21,7 @@
 
 use std::sync::Arc;
 
-use super::bitshuffle::{Signedness, pack, pack_u32, unpack, unpack_u32};
+use super::bitshuffle::{Signedness, pack, pack_u32, unpack, unpack_narrow, unpack_narrow_u32, unpack_u32};
 use super::compress::PAGE_BYTES_MAX;
 use super::decoded_page::{DecodedPage, Dictionary, PageCells};
 use super::key_prefix::common_prefix;
@@ -243,13 +243,21 @@ pub fn decode(
 }
 
 fn decode_fixed(input: &mut ByteReader<'_>, tag: u8, rows: usize, width: usize) -> Result<PageCells> {
-    let mut bytes = Vec::new();
     match tag {
-        TAG_PLAIN => bytes.extend_from_slice(input.take(rows * width)?),
-        TAG_SHUFFLE => unpack(input, rows, width, &mut bytes)?,
-        _ => return decode_runs(input, rows, width),
+        TAG_PLAIN => Ok(PageCells::Fixed { width, bytes: input.take(rows * width)?.to_vec() }),
+        TAG_SHUFFLE => decode_shuffled(input, rows, width),
+        _ => decode_runs(input, rows, width),
     }
-    Ok(PageCells::Fixed { width, bytes })
+}
+
+fn decode_shuffled(input: &mut ByteReader<'_>, rows: usize, width: usize) -> Result<PageCells> {
+    if width > 8 {
+        let mut bytes = Vec::new();
+        unpack(input, rows, width, &mut bytes)?;
+        return Ok(PageCells::Fixed { width, bytes });
+    }
+    let (base, above) = unpack_narrow(input, rows, width)?;
+    Ok(PageCells::Narrow { width, base, above })
 }
 
 fn decode_runs(input: &mut ByteReader<'_>, rows: usize, width: usize) -> Result<PageCells> {
@@ -337,8 +345,8 @@ fn decode_codes(
 ) -> Result<PageCells> {
     let dictionary =
         dictionary.ok_or_else(|| Error::corrupt("a dictionary page in a column that has none"))?;
-    let codes = unpack_u32(input, rows)?;
-    let highest = codes.iter().copied().max().unwrap_or(0) as usize;
+    let codes = unpack_narrow_u32(input, rows)?;
+    let highest = codes.max() as usize;
     if rows > 0 && highest >= dictionary.len() {
         let size = dictionary.len();
         return Err(Error::corrupt(format!("code {highest} is not in the dictionary of {size} values")));

@@ -282,7 +282,7 @@ impl DiskRowSetScan {
         for row in selected {
             let (page, first) = cursor.page(stream, start + row)?;
             let mut key = Vec::new();
-            form.encode(page.raw((start + row - first) as usize), &mut key);
+            form.encode(&page.raw((start + row - first) as usize), &mut key);
             keys.push(key);
         }
         Ok(keys)
@@ -308,12 +308,14 @@ impl DiskRowSetScan {
             match &page.cells {
                 PageCells::Codes { codes, dictionary } => {
                     let matches = state.dictionary_matches(predicate, ty, dictionary);
-                    for (at, row) in in_page.zip(batch..) {
-                        let passes = if null(at) { null_passes } else { matches.get(codes[at] as usize) };
+                    let (mut at, mut row) = (in_page.start, batch);
+                    codes.for_each(in_page, |code| {
+                        let passes = if null(at) { null_passes } else { matches.get(code as usize) };
                         if !passes {
                             keep.set(row, false);
                         }
-                    }
+                        (at, row) = (at + 1, row + 1);
+                    });
                 }
                 PageCells::Same(cell) => {
                     let cell_passes = predicate.matches_cell(ty, Some(cell));
@@ -337,7 +339,7 @@ impl DiskRowSetScan {
                         }
                     }
                 }
-                PageCells::Fixed { .. } | PageCells::Var { .. } => return Ok(false),
+                PageCells::Fixed { .. } | PageCells::Narrow { .. } | PageCells::Var { .. } => return Ok(false),
             }
             row = to;
         }
