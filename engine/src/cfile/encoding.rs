@@ -25,6 +25,7 @@ use super::bitshuffle::{Signedness, pack, pack_u32, unpack, unpack_narrow, unpac
 use super::compress::PAGE_BYTES_MAX;
 use super::decoded_page::{DecodedPage, Dictionary, PageCells};
 use super::key_prefix::common_prefix;
+use super::narrow_ints::NarrowInts;
 use crate::codec::{ByteReader, put_bytes};
 use crate::error::{Error, Result};
 use crate::schema::row_block::{Bitmap, ColumnBlock, ColumnValues};
@@ -289,24 +290,25 @@ fn check_total(lengths: &[u32], rows: usize) -> Result<()> {
 }
 
 /// Returns offsets computed from lengths; `Corrupt` if the bytes would exceed what a page may hold.
-fn offsets_of(lengths: &[u32]) -> Result<Vec<u32>> {
-    let total: u64 = lengths.iter().map(|length| u64::from(*length)).sum();
+fn offsets_of(lengths: &NarrowInts) -> Result<Vec<u32>> {
+    let mut total = 0;
+    lengths.for_each(0..lengths.len(), |length| total += length);
     if total > PAGE_BYTES_MAX as u64 {
         return Err(Error::corrupt(format!("a page's cells are said to have {total} bytes")));
     }
     let mut offsets = Vec::with_capacity(lengths.len() + 1);
     let mut end = 0;
     offsets.push(end);
-    offsets.extend(lengths.iter().map(|length| {
-        end += length;
-        end
-    }));
+    lengths.for_each(0..lengths.len(), |length| {
+        end += length as u32;
+        offsets.push(end);
+    });
     Ok(offsets)
 }
 
 /// Decodes what [`put_strings`] wrote: offsets and bytes of `count` strings, to the end of the input.
 pub fn take_strings(input: &mut ByteReader<'_>, count: usize) -> Result<(Vec<u32>, Vec<u8>)> {
-    let offsets = offsets_of(&unpack_u32(input, count)?)?;
+    let offsets = offsets_of(&unpack_narrow_u32(input, count)?)?;
     let end = offsets.last().copied().unwrap_or(0);
     let bytes = input.take(end as usize)?.to_vec();
     Ok((offsets, bytes))

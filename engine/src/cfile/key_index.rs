@@ -186,7 +186,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::cfile::encoding::{decode, encode};
     use crate::cfile::page_first_keys::PageFirstKeys;
+    use crate::schema::Encoding;
+    use crate::schema::row_block::{ColumnBlock, ColumnValues};
 
     proptest! {
         #[test]
@@ -222,8 +225,14 @@ mod tests {
                 .collect();
             cells.sort();
             cells.dedup();
-            let bytes = cells.iter().flat_map(|(_, cell)| cell.iter().copied()).collect();
-            let page = DecodedPage { rows: cells.len(), validity: None, cells: PageCells::Fixed { width, bytes } };
+            let bytes: Vec<u8> = cells.iter().flat_map(|(_, cell)| cell.iter().copied()).collect();
+            let values = ColumnValues::Fixed { width, bytes: bytes.clone() };
+            let block = ColumnBlock { values, validity: None };
+            let packed = encode(&block, physical, Encoding::BitShuffle, None);
+            let pages = [
+                DecodedPage { rows: cells.len(), validity: None, cells: PageCells::Fixed { width, bytes } },
+                decode(&packed, physical, false, None).unwrap(),
+            ];
             // Bounds of scans may be truncated or too long.
             for mut key in [encoded(wanted), cells[cells.len() / 2].0.clone(), vec![]] {
                 if cut > 4 {
@@ -233,7 +242,9 @@ mod tests {
                 }
                 let at = cells.partition_point(|(cell, _)| *cell < key);
                 let exact = cells.get(at).is_some_and(|(cell, _)| *cell == key);
-                prop_assert_eq!(form.search(&page, &key), (at, exact));
+                for page in &pages {
+                    prop_assert_eq!(form.search(page, &key), (at, exact), "{:?}", page);
+                }
             }
         }
     }
