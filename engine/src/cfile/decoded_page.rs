@@ -1,11 +1,13 @@
 //! A decoded page: cells of one column, ready to be copied into blocks.
 //!
 //! The cache holds this form, so that a lookup is a binary search and a warm scan is a copy. Pages of few
-//! distinct values stay small: codes into a shared dictionary, runs, or one value that stands for all.
+//! distinct values stay small: codes into a shared dictionary, runs, or one value that stands for all. So do
+//! integers of a narrow range: they are widened as they are copied.
 
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::sync::Arc;
 
+use super::narrow_ints::NarrowInts;
 use crate::schema::row_block::{Bitmap, ColumnBlock, ColumnValues};
 
 /// The distinct values of a dictionary column; a page holds positions in it.
@@ -43,6 +45,12 @@ pub enum PageCells {
         width: usize,
         bytes: Vec<u8>,
     },
+    /// Integers of `width` bytes, at most 8: `base` and what each cell is above it, wrapping at the width.
+    Narrow {
+        width: usize,
+        base: u64,
+        above: NarrowInts,
+    },
     /// One offset more than there are cells.
     Var {
         offsets: Vec<u32>,
@@ -50,7 +58,7 @@ pub enum PageCells {
     },
     /// Invariant: every code is within the dictionary.
     Codes {
-        codes: Vec<u32>,
+        codes: NarrowInts,
         dictionary: Arc<Dictionary>,
     },
     /// Runs of equal cells: the row after each run, and each run's cell.
@@ -80,6 +88,25 @@ pub fn runs_within<'a>(
     })
 }
 
+/// Bytes of one cell of a page.
+#[derive(Debug)]
+pub enum PageCell<'a> {
+    Stored(&'a [u8]),
+    /// The first bytes of a number.
+    Widened([u8; 8], usize),
+}
+
+impl Deref for PageCell<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        match self {
+            PageCell::Stored(bytes) => bytes,
+            PageCell::Widened(bytes, width) => &bytes[..*width],
+        }
+    }
+}
+
 /// A decoded page of a column.
 #[derive(Debug, PartialEq, Eq)]
 pub struct DecodedPage {
@@ -91,21 +118,24 @@ pub struct DecodedPage {
 
 impl DecodedPage {
     /// Returns the cell's bytes, even if it is NULL.
-    pub fn raw(&self, row: usize) -> &[u8] {
-        match &self.cells {
+    pub fn raw(&self, row: usize) -> PageCell<'_> {
+        PageCell::Stored(match &self.cells {
             PageCells::Fixed { width, bytes } => &bytes[row * width..(row + 1) * width],
+            PageCells::Narrow { width, base, above } => {
+                return PageCell::Widened(base.wrapping_add(above.get(row)).to_le_bytes(), *width);
+            }
             PageCells::Var { offsets, bytes } => &bytes[offsets[row] as usize..offsets[row + 1] as usize],
-            PageCells::Codes { codes, dictionary } => dictionary.value(codes[row]),
+            PageCells::Codes { codes, dictionary } => dictionary.value(codes.get(row) as u32),
             PageCells::Runs { width, ends, cells } => {
                 let run = ends.partition_point(|end| *end as usize <= row);
                 &cells[run * width..(run + 1) * width]
             }
             PageCells::Same(cell) => cell,
-        }
+        })
     }
 
     /// Returns the cell's bytes; `None` for NULL.
-    pub fn cell(&self, row: usize) -> Option<&[u8]> {
+    pub fn cell(&self, row: usize) -> Option<PageCell<'_>> {
         let null = self.validity.as_ref().is_some_and(|valid| !valid.get(row));
         (!null).then(|| self.raw(row))
     }
@@ -115,7 +145,8 @@ impl DecodedPage {
         let cells = match &self.cells {
             PageCells::Fixed { bytes, .. } => bytes.len(),
             PageCells::Var { offsets, bytes } => 4 * offsets.len() + bytes.len(),
-            PageCells::Codes { codes, .. } => 4 * codes.len(),
+            PageCells::Narrow { above, .. } => above.as_bytes().len(),
+            PageCells::Codes { codes, .. } => codes.as_bytes().len(),
             PageCells::Runs { ends, cells, .. } => 4 * ends.len() + cells.len(),
             PageCells::Same(cell) => cell.len(),
         };
@@ -128,6 +159,9 @@ impl DecodedPage {
             (PageCells::Fixed { width, bytes }, ColumnValues::Fixed { bytes: out, .. }) => {
                 out.extend_from_slice(&bytes[from * width..to * width]);
             }
+            (PageCells::Narrow { width, base, above }, ColumnValues::Fixed { bytes: out, .. }) => {
+                above.copy_cells(from..to, *base, *width, out);
+            }
             (PageCells::Var { offsets, bytes }, ColumnValues::Var { offsets: out_offsets, bytes: out }) => {
                 let base = offsets[from];
                 let shift = (out.len() as u32).wrapping_sub(base);
@@ -135,7 +169,7 @@ impl DecodedPage {
                 out_offsets.extend(offsets[from + 1..=to].iter().map(|end| end.wrapping_add(shift)));
             }
             (PageCells::Codes { codes, dictionary }, ColumnValues::Var { offsets, bytes }) => {
-                copy_codes(&codes[from..to], dictionary, offsets, bytes);
+                copy_codes(codes, from..to, dictionary, offsets, bytes);
             }
             (PageCells::Runs { width, ends, cells }, values) => {
                 for (rows, cell) in runs_within((*width, ends, cells), from, to) {
@@ -163,6 +197,9 @@ impl DecodedPage {
                     rows.clone().for_each(|row| out.extend_from_slice(&bytes[row * width..(row + 1) * width]))
                 }
             },
+            (PageCells::Narrow { width, base, above }, ColumnValues::Fixed { bytes: out, .. }) => {
+                above.gather_cells(rows.clone(), *base, *width, out);
+            }
             (PageCells::Runs { width, ends, cells }, ColumnValues::Fixed { bytes: out, .. }) => {
                 // Rows ascend, so the search for each run begins at the previous one.
                 let mut run = 0;
@@ -174,7 +211,7 @@ impl DecodedPage {
             (PageCells::Same(cell), values) => repeat_cell(cell, rows.clone().count(), values),
             (_, ColumnValues::Var { offsets, bytes }) => {
                 for row in rows.clone() {
-                    bytes.extend_from_slice(self.raw(row));
+                    bytes.extend_from_slice(&self.raw(row));
                     offsets.push(bytes.len() as u32);
                 }
             }
@@ -189,20 +226,31 @@ impl DecodedPage {
     }
 }
 
-/// Appends the values of codes.
-fn copy_codes(codes: &[u32], dictionary: &Dictionary, offsets: &mut Vec<u32>, bytes: &mut Vec<u8>) {
+/// Appends the values of the codes at `range`.
+fn copy_codes(
+    codes: &NarrowInts,
+    range: Range<usize>,
+    dictionary: &Dictionary,
+    offsets: &mut Vec<u32>,
+    bytes: &mut Vec<u8>,
+) {
+    let count = range.len();
     // A check of the whole dictionary pays off only if it is small compared with the codes.
-    if dictionary.len() <= codes.len() && dictionary.single_bytes() {
-        let (first, count) = (bytes.len() as u32 + 1, codes.len() as u32);
-        bytes.extend(codes.iter().map(|code| dictionary.bytes[*code as usize]));
-        offsets.extend(first..first + count);
+    if codes.width() == 1 && dictionary.len() <= count && dictionary.single_bytes() {
+        // A table for all codes of one byte needs no check of bounds.
+        let mut table = [0; 256];
+        let known = dictionary.len().min(table.len());
+        table[..known].copy_from_slice(&dictionary.bytes[..known]);
+        let first = bytes.len() as u32 + 1;
+        bytes.extend(codes.as_bytes()[range].iter().map(|code| table[usize::from(*code)]));
+        offsets.extend(first..first + count as u32);
         return;
     }
-    offsets.reserve(codes.len());
-    for code in codes {
-        bytes.extend_from_slice(dictionary.value(*code));
+    offsets.reserve(count);
+    codes.for_each(range, |code| {
+        bytes.extend_from_slice(dictionary.value(code as u32));
         offsets.push(bytes.len() as u32);
-    }
+    });
 }
 
 fn gather_fixed<const W: usize>(bytes: &[u8], rows: impl Iterator<Item = usize>, out: &mut Vec<u8>) {

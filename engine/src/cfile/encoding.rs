@@ -21,10 +21,11 @@
 
 use std::sync::Arc;
 
-use super::bitshuffle::{Signedness, pack, pack_u32, unpack, unpack_u32};
+use super::bitshuffle::{Signedness, pack, pack_u32, unpack, unpack_narrow, unpack_narrow_u32, unpack_u32};
 use super::compress::PAGE_BYTES_MAX;
 use super::decoded_page::{DecodedPage, Dictionary, PageCells};
 use super::key_prefix::common_prefix;
+use super::narrow_ints::NarrowInts;
 use crate::codec::{ByteReader, put_bytes};
 use crate::error::{Error, Result};
 use crate::schema::row_block::{Bitmap, ColumnBlock, ColumnValues};
@@ -243,13 +244,21 @@ pub fn decode(
 }
 
 fn decode_fixed(input: &mut ByteReader<'_>, tag: u8, rows: usize, width: usize) -> Result<PageCells> {
-    let mut bytes = Vec::new();
     match tag {
-        TAG_PLAIN => bytes.extend_from_slice(input.take(rows * width)?),
-        TAG_SHUFFLE => unpack(input, rows, width, &mut bytes)?,
-        _ => return decode_runs(input, rows, width),
+        TAG_PLAIN => Ok(PageCells::Fixed { width, bytes: input.take(rows * width)?.to_vec() }),
+        TAG_SHUFFLE => decode_shuffled(input, rows, width),
+        _ => decode_runs(input, rows, width),
     }
-    Ok(PageCells::Fixed { width, bytes })
+}
+
+fn decode_shuffled(input: &mut ByteReader<'_>, rows: usize, width: usize) -> Result<PageCells> {
+    if width > 8 {
+        let mut bytes = Vec::new();
+        unpack(input, rows, width, &mut bytes)?;
+        return Ok(PageCells::Fixed { width, bytes });
+    }
+    let (base, above) = unpack_narrow(input, rows, width)?;
+    Ok(PageCells::Narrow { width, base, above })
 }
 
 fn decode_runs(input: &mut ByteReader<'_>, rows: usize, width: usize) -> Result<PageCells> {
@@ -281,24 +290,25 @@ fn check_total(lengths: &[u32], rows: usize) -> Result<()> {
 }
 
 /// Returns offsets computed from lengths; `Corrupt` if the bytes would exceed what a page may hold.
-fn offsets_of(lengths: &[u32]) -> Result<Vec<u32>> {
-    let total: u64 = lengths.iter().map(|length| u64::from(*length)).sum();
+fn offsets_of(lengths: &NarrowInts) -> Result<Vec<u32>> {
+    let mut total = 0;
+    lengths.for_each(0..lengths.len(), |length| total += length);
     if total > PAGE_BYTES_MAX as u64 {
         return Err(Error::corrupt(format!("a page's cells are said to have {total} bytes")));
     }
     let mut offsets = Vec::with_capacity(lengths.len() + 1);
     let mut end = 0;
     offsets.push(end);
-    offsets.extend(lengths.iter().map(|length| {
-        end += length;
-        end
-    }));
+    lengths.for_each(0..lengths.len(), |length| {
+        end += length as u32;
+        offsets.push(end);
+    });
     Ok(offsets)
 }
 
 /// Decodes what [`put_strings`] wrote: offsets and bytes of `count` strings, to the end of the input.
 pub fn take_strings(input: &mut ByteReader<'_>, count: usize) -> Result<(Vec<u32>, Vec<u8>)> {
-    let offsets = offsets_of(&unpack_u32(input, count)?)?;
+    let offsets = offsets_of(&unpack_narrow_u32(input, count)?)?;
     let end = offsets.last().copied().unwrap_or(0);
     let bytes = input.take(end as usize)?.to_vec();
     Ok((offsets, bytes))
@@ -337,8 +347,8 @@ fn decode_codes(
 ) -> Result<PageCells> {
     let dictionary =
         dictionary.ok_or_else(|| Error::corrupt("a dictionary page in a column that has none"))?;
-    let codes = unpack_u32(input, rows)?;
-    let highest = codes.iter().copied().max().unwrap_or(0) as usize;
+    let codes = unpack_narrow_u32(input, rows)?;
+    let highest = codes.max() as usize;
     if rows > 0 && highest >= dictionary.len() {
         let size = dictionary.len();
         return Err(Error::corrupt(format!("code {highest} is not in the dictionary of {size} values")));

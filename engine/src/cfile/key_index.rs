@@ -5,6 +5,7 @@
 
 use super::cache::CachePriority;
 use super::decoded_page::{DecodedPage, PageCells};
+use super::narrow_ints::{with_width, word};
 use super::page_index::PageEntry;
 use super::reader::StreamReader;
 use crate::error::Result;
@@ -128,16 +129,25 @@ impl KeyIndex {
 impl KeyForm {
     /// Returns the first cell of the page that is not below `key`, and true if it equals `key`.
     fn search(self, page: &DecodedPage, key: &[u8]) -> (usize, bool) {
-        match (self, &page.cells) {
-            (KeyForm::Integer(physical), PageCells::Fixed { width: 8, bytes }) if key.len() == 8 => {
-                search_integers::<8>(bytes, key, physical, u64::from_le_bytes, u64::from_be_bytes)
+        let KeyForm::Integer(physical) = self else { return self.search_any(page, key) };
+        let wide = |word: u32| u64::from(word) << if is_signed(physical) { 32 } else { 0 };
+        match (&page.cells, key.len()) {
+            (PageCells::Fixed { width: 8, bytes }, 8) => {
+                search_integers::<8, 8>(bytes, key, physical, u64::from_le_bytes, u64::from_be_bytes)
             }
-            (KeyForm::Integer(physical), PageCells::Fixed { width: 4, bytes }) if key.len() == 4 => {
-                let wide = |word: u32, signed| u64::from(word) << if signed { 32 } else { 0 };
-                let little = |cell| wide(u32::from_le_bytes(cell), is_signed(physical));
-                let big = |key| wide(u32::from_be_bytes(key), is_signed(physical));
-                search_integers::<4>(bytes, key, physical, little, big)
+            (PageCells::Fixed { width: 4, bytes }, 4) => {
+                let little = |cell| wide(u32::from_le_bytes(cell));
+                search_integers::<4, 4>(bytes, key, physical, little, |key| wide(u32::from_be_bytes(key)))
             }
+            (PageCells::Narrow { width: 8, base, above }, 8) => with_width!(above.width(), N => {
+                let little = |cell| base.wrapping_add(word::<N>(&cell));
+                search_integers::<N, 8>(above.as_bytes(), key, physical, little, u64::from_be_bytes)
+            }),
+            (PageCells::Narrow { width: 4, base, above }, 4) => with_width!(above.width(), N => {
+                let little = |cell| wide(base.wrapping_add(word::<N>(&cell)) as u32);
+                let big = |key| wide(u32::from_be_bytes(key));
+                search_integers::<N, 4>(above.as_bytes(), key, physical, little, big)
+            }),
             _ => self.search_any(page, key),
         }
     }
@@ -146,25 +156,25 @@ impl KeyForm {
         let (mut low, mut high) = (0, page.rows);
         while low < high {
             let middle = low + (high - low) / 2;
-            match self.compare(page.raw(middle), key) {
+            match self.compare(&page.raw(middle), key) {
                 Ordering::Less => low = middle + 1,
                 _ => high = middle,
             }
         }
-        (low, low < page.rows && self.compare(page.raw(low), key) == Ordering::Equal)
+        (low, low < page.rows && self.compare(&page.raw(low), key) == Ordering::Equal)
     }
 }
 
-/// Searches cells of `W` bytes. `little` and `big` return integers with the sign bit, if any, on top. In keys it is
-/// already flipped.
-fn search_integers<const W: usize>(
+/// Searches cells of `N` bytes for a key of `W`. `little` and `big` return integers with the sign bit, if any, on top.
+/// In keys it is already flipped.
+fn search_integers<const N: usize, const W: usize>(
     bytes: &[u8],
     key: &[u8],
     physical: PhysicalType,
-    little: impl Fn([u8; W]) -> u64,
+    little: impl Fn([u8; N]) -> u64,
     big: impl Fn([u8; W]) -> u64,
 ) -> (usize, bool) {
-    let (cells, _) = bytes.as_chunks::<W>();
+    let (cells, _) = bytes.as_chunks::<N>();
     let wanted = big(key.try_into().expect("the caller has compared the lengths"));
     let flip = if is_signed(physical) { 1 << 63 } else { 0 };
     let at = cells.partition_point(|cell| little(*cell) ^ flip < wanted);
@@ -176,7 +186,10 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::cfile::encoding::{decode, encode};
     use crate::cfile::page_first_keys::PageFirstKeys;
+    use crate::schema::Encoding;
+    use crate::schema::row_block::{ColumnBlock, ColumnValues};
 
     proptest! {
         #[test]
@@ -212,8 +225,14 @@ mod tests {
                 .collect();
             cells.sort();
             cells.dedup();
-            let bytes = cells.iter().flat_map(|(_, cell)| cell.iter().copied()).collect();
-            let page = DecodedPage { rows: cells.len(), validity: None, cells: PageCells::Fixed { width, bytes } };
+            let bytes: Vec<u8> = cells.iter().flat_map(|(_, cell)| cell.iter().copied()).collect();
+            let values = ColumnValues::Fixed { width, bytes: bytes.clone() };
+            let block = ColumnBlock { values, validity: None };
+            let packed = encode(&block, physical, Encoding::BitShuffle, None);
+            let pages = [
+                DecodedPage { rows: cells.len(), validity: None, cells: PageCells::Fixed { width, bytes } },
+                decode(&packed, physical, false, None).unwrap(),
+            ];
             // Bounds of scans may be truncated or too long.
             for mut key in [encoded(wanted), cells[cells.len() / 2].0.clone(), vec![]] {
                 if cut > 4 {
@@ -223,7 +242,9 @@ mod tests {
                 }
                 let at = cells.partition_point(|(cell, _)| *cell < key);
                 let exact = cells.get(at).is_some_and(|(cell, _)| *cell == key);
-                prop_assert_eq!(form.search(&page, &key), (at, exact));
+                for page in &pages {
+                    prop_assert_eq!(form.search(page, &key), (at, exact), "{:?}", page);
+                }
             }
         }
     }

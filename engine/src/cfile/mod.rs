@@ -29,6 +29,7 @@ mod frame_tests;
 pub mod key_bloom;
 pub mod key_index;
 pub mod key_prefix;
+pub mod narrow_ints;
 pub mod page_file;
 pub mod page_first_keys;
 pub mod page_index;

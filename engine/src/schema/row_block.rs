@@ -41,6 +41,11 @@ impl Bitmap {
         &self.bytes
     }
 
+    /// Returns what [`Bitmap::as_bytes`] does.
+    pub fn into_bytes(self) -> Vec<u8> {
+        self.bytes
+    }
+
     pub fn get(&self, i: usize) -> bool {
         debug_assert!(i < self.len);
         self.bytes[i / 8] >> (i % 8) & 1 == 1
@@ -125,6 +130,12 @@ impl Bitmap {
         for (mine, theirs) in self.bytes.iter_mut().zip(&other.bytes) {
             *mine &= !theirs;
         }
+    }
+
+    /// Removes every bit and keeps the memory.
+    pub fn truncate_all(&mut self) {
+        self.bytes.clear();
+        self.len = 0;
     }
 
     /// Unsets every bit.
@@ -336,6 +347,22 @@ impl ColumnBlock {
         }
     }
 
+    /// Appends the rows of a column of the same type and nullability: without a copy if there are none before them.
+    pub fn append(&mut self, other: ColumnBlock) {
+        if self.is_empty() { *self = other } else { self.extend(&other, 0, other.len()) }
+    }
+
+    /// Reserves capacity for `times` as many cells as there are, of the same length on average.
+    fn reserve_times(&mut self, times: usize) {
+        match &mut self.values {
+            ColumnValues::Fixed { bytes, .. } => bytes.reserve_exact(times * bytes.len()),
+            ColumnValues::Var { offsets, bytes } => {
+                offsets.reserve_exact(times * offsets.len());
+                bytes.reserve_exact(times * bytes.len());
+            }
+        }
+    }
+
     /// Returns an empty column of the same type and nullability.
     pub fn empty_like(&self) -> ColumnBlock {
         let values = match &self.values {
@@ -384,7 +411,7 @@ impl ColumnBlock {
             }
         }
         if let Some(valid) = &mut self.validity {
-            *valid = Bitmap::default();
+            valid.truncate_all();
         }
     }
 }
@@ -457,6 +484,25 @@ impl RowBlock {
             mine.extend(theirs, from, len);
         }
         self.rows += len;
+    }
+
+    /// Appends the rows of a block of the same projection: without a copy if there are none before them.
+    pub fn append(&mut self, other: RowBlock) {
+        self.rows += other.rows;
+        for (mine, theirs) in self.columns.iter_mut().zip(other.columns) {
+            mine.append(theirs);
+        }
+    }
+
+    /// Reserves capacity for `times` as many rows as there are, of the same size on average.
+    pub fn reserve_times(&mut self, times: usize) {
+        self.columns.iter_mut().for_each(|column| column.reserve_times(times));
+    }
+
+    /// Removes every row and keeps the memory.
+    pub fn clear(&mut self) {
+        self.rows = 0;
+        self.columns.iter_mut().for_each(ColumnBlock::clear);
     }
 
     /// Returns the rows `from..from + len`.

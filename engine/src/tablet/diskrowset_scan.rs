@@ -230,13 +230,8 @@ impl DiskRowSetScan {
     fn read(&mut self, column_index: usize, rows: Range<RowId>, deltas: &RowDeltas) -> Result<ColumnBlock> {
         let column = &self.spec.columns[column_index];
         let mut block = ColumnBlock::new(column.ty.physical(), column.nullable);
-        match &mut self.columns[column_index] {
-            Source::Stored { column, cursor } => {
-                let stream = &self.base.columns[*column];
-                cursor.copy(stream, rows, &mut block)?;
-            }
-            Source::Default => fill(column, rows.len(), &mut block),
-        }
+        self.copy_base(column_index, rows, &mut block)?;
+        let column = &self.spec.columns[column_index];
         if !deltas.is_empty()
             && let Some(id) = column.id
             && !self.base.in_key(id)
@@ -246,32 +241,44 @@ impl DiskRowSetScan {
         Ok(block)
     }
 
+    /// Appends the cells of a column of the batch without their deltas.
+    fn copy_base(&mut self, column_index: usize, rows: Range<RowId>, out: &mut ColumnBlock) -> Result<()> {
+        out.reserve(rows.len());
+        match &mut self.columns[column_index] {
+            Source::Stored { column, cursor } => cursor.copy(&self.base.columns[*column], rows, out)?,
+            Source::Default => fill(&self.spec.columns[column_index], rows.len(), out),
+        }
+        Ok(())
+    }
+
     /// Returns true if a cell of the column may differ from the base.
     fn is_changed(&self, column_index: usize, deltas: &RowDeltas) -> bool {
         let id = self.spec.columns[column_index].id;
         id.is_some_and(|id| !deltas.is_empty() && !self.base.in_key(id) && deltas.may_change_column(id))
     }
 
-    /// Reads the selected rows of a column of the batch as of the snapshot.
-    fn read_selected(
+    /// Appends the selected rows of a column of the batch as of the snapshot.
+    fn append_selected(
         &mut self,
         column_index: usize,
         rows: &Range<RowId>,
         (keep, selected): (&Bitmap, &[u32]),
         deltas: &RowDeltas,
-    ) -> Result<ColumnBlock> {
-        let column = &self.spec.columns[column_index];
-        if self.is_changed(column_index, deltas) {
-            return Ok(self.read(column_index, rows.clone(), deltas)?.filter(keep));
+        out: &mut ColumnBlock,
+    ) -> Result<()> {
+        match (keep.all(), self.is_changed(column_index, deltas)) {
+            (true, false) => self.copy_base(column_index, rows.clone(), out)?,
+            (true, true) => out.append(self.read(column_index, rows.clone(), deltas)?),
+            (false, true) => out.append(self.read(column_index, rows.clone(), deltas)?.filter(keep)),
+            (false, false) => match &mut self.columns[column_index] {
+                Source::Stored { column, cursor } => {
+                    out.reserve(selected.len());
+                    cursor.gather(&self.base.columns[*column], rows.start, selected, out)?;
+                }
+                Source::Default => fill(&self.spec.columns[column_index], selected.len(), out),
+            },
         }
-        let mut block = ColumnBlock::new(column.ty.physical(), column.nullable);
-        match &mut self.columns[column_index] {
-            Source::Stored { column, cursor } => {
-                cursor.gather(&self.base.columns[*column], rows.start, selected, &mut block)?;
-            }
-            Source::Default => fill(column, selected.len(), &mut block),
-        }
-        Ok(block)
+        Ok(())
     }
 
     /// Returns the encoded keys of the selected rows.
@@ -282,7 +289,7 @@ impl DiskRowSetScan {
         for row in selected {
             let (page, first) = cursor.page(stream, start + row)?;
             let mut key = Vec::new();
-            form.encode(page.raw((start + row - first) as usize), &mut key);
+            form.encode(&page.raw((start + row - first) as usize), &mut key);
             keys.push(key);
         }
         Ok(keys)
@@ -308,12 +315,14 @@ impl DiskRowSetScan {
             match &page.cells {
                 PageCells::Codes { codes, dictionary } => {
                     let matches = state.dictionary_matches(predicate, ty, dictionary);
-                    for (at, row) in in_page.zip(batch..) {
-                        let passes = if null(at) { null_passes } else { matches.get(codes[at] as usize) };
+                    let (mut at, mut row) = (in_page.start, batch);
+                    codes.for_each(in_page, |code| {
+                        let passes = if null(at) { null_passes } else { matches.get(code as usize) };
                         if !passes {
                             keep.set(row, false);
                         }
-                    }
+                        (at, row) = (at + 1, row + 1);
+                    });
                 }
                 PageCells::Same(cell) => {
                     let cell_passes = predicate.matches_cell(ty, Some(cell));
@@ -337,7 +346,9 @@ impl DiskRowSetScan {
                         }
                     }
                 }
-                PageCells::Fixed { .. } | PageCells::Var { .. } => return Ok(false),
+                PageCells::Fixed { .. } | PageCells::Narrow { .. } | PageCells::Var { .. } => {
+                    return Ok(false);
+                }
             }
             row = to;
         }
@@ -409,8 +420,15 @@ struct Selected {
     blocks: Vec<Option<ColumnBlock>>,
 }
 
-impl RowSetScan for DiskRowSetScan {
-    fn next(&mut self) -> Result<Option<ScannedBlock>> {
+/// What a batch has besides its cells.
+struct BatchKeys {
+    keys: Vec<Vec<u8>>,
+    deleted: Option<Bitmap>,
+}
+
+impl DiskRowSetScan {
+    /// Appends the cells of the next batch that has rows; `None` at the end.
+    fn append_batch(&mut self, out: &mut RowBlock) -> Result<Option<BatchKeys>> {
         while let Some(rows) = self.next_batch()? {
             let (before, diff_from) = (self.spec.snapshot.before, self.spec.diff_from);
             let deltas = self.deltas.for_scan(rows.clone(), before, diff_from, &self.column_ids)?;
@@ -418,25 +436,36 @@ impl RowSetScan for DiskRowSetScan {
             let whole = keep.all();
             let needs_rows = !whole || self.keys.is_some();
             let selected: Vec<u32> = keep.ones().filter(|_| needs_rows).map(|row| row as u32).collect();
-            let mut columns = Vec::with_capacity(blocks.len());
             for (column_index, block) in blocks.into_iter().enumerate() {
-                columns.push(match block {
-                    Some(block) if whole => block,
-                    Some(block) => block.filter(&keep),
-                    None if whole => self.read(column_index, rows.clone(), &deltas)?,
-                    None => self.read_selected(column_index, &rows, (&keep, &selected), &deltas)?,
-                });
+                let out = &mut out.columns[column_index];
+                match block {
+                    Some(block) if whole => out.append(block),
+                    Some(block) => out.append(block.filter(&keep)),
+                    None => self.append_selected(column_index, &rows, (&keep, &selected), &deltas, out)?,
+                }
             }
+            out.rows += keep.count();
             let keys = self.read_keys(rows.start, &selected)?;
             let deleted = dead.map(|dead| {
                 let mut filtered = Bitmap::default();
                 keep.ones().for_each(|row| filtered.push(dead.get(row)));
                 filtered
             });
-            let block = RowBlock { rows: keep.count(), columns };
-            return Ok(Some(ScannedBlock { block, keys, deleted }));
+            return Ok(Some(BatchKeys { keys, deleted }));
         }
         Ok(None)
+    }
+}
+
+impl RowSetScan for DiskRowSetScan {
+    fn next(&mut self) -> Result<Option<ScannedBlock>> {
+        let mut block = RowBlock::new(&self.spec.columns);
+        let batch = self.append_batch(&mut block)?;
+        Ok(batch.map(|BatchKeys { keys, deleted }| ScannedBlock { block, keys, deleted }))
+    }
+
+    fn append(&mut self, out: &mut RowBlock) -> Result<bool> {
+        Ok(self.append_batch(out)?.is_some())
     }
 }
 

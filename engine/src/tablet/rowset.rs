@@ -115,6 +115,10 @@ impl ScannedBlock {
 pub trait RowSetScan: Send {
     /// Returns the next rows in key order; `None` at the end.
     fn next(&mut self) -> Result<Option<ScannedBlock>>;
+
+    /// Appends the cells of the rows that [`RowSetScan::next`] would return to a block of the spec's columns. Returns
+    /// false at the end.
+    fn append(&mut self, out: &mut RowBlock) -> Result<bool>;
 }
 
 /// Cost of key lookups, for metrics and tests.

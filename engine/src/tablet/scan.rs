@@ -116,6 +116,8 @@ pub struct Scan {
     left: u64,
     last_key: Option<Vec<u8>>,
     is_point_read: bool,
+    /// True if the rowset scans return just the columns of the projection, in any order of rows.
+    is_plain: bool,
     /// First block, or the end, if it was read before it was asked for.
     ahead: Option<Option<RowBlock>>,
     /// Pages got since [`Scan::take_page_bytes`].
@@ -139,9 +141,22 @@ impl Scan {
             true => Sources::Merge(MergeScan { heads: rowset_scans.into_iter().map(Head::new).collect() }),
             false => Sources::Union(rowset_scans.into()),
         };
-        let (projection, left) = (spec.projection.clone().into(), spec.limit.unwrap_or(u64::MAX));
-        let page_bytes = PageBytes::default();
-        Scan { sources, projection, snapshot, left, last_key: None, is_point_read, ahead: None, page_bytes }
+        let projection: Arc<[ProjectedColumn]> = spec.projection.clone().into();
+        let is_projected = |id| projection.iter().any(|column| column.id == Some(id));
+        let is_plain = !spec.ordered
+            && projection.iter().all(|column| column.id.is_some())
+            && spec.predicates.iter().all(|predicate| is_projected(predicate.column));
+        Scan {
+            sources,
+            projection,
+            snapshot,
+            left: spec.limit.unwrap_or(u64::MAX),
+            last_key: None,
+            is_point_read,
+            is_plain,
+            ahead: None,
+            page_bytes: PageBytes::default(),
+        }
     }
 
     /// Returns true if the scan reads only a few rows: those of one key, or the first rows of a range.
@@ -179,6 +194,26 @@ impl Scan {
         self.left -= scanned.block.rows as u64;
         self.last_key = scanned.keys.pop();
         Ok(Some(self.output(scanned)))
+    }
+
+    /// Appends the rows of the next block to `out`, a block of the projection. Returns false at the end.
+    ///
+    /// Cells of a scan without order and limit are copied once, from their page or row to `out`.
+    pub fn append_block(&mut self, out: &mut RowBlock) -> Result<bool> {
+        let is_unlimited = self.left == u64::MAX && self.ahead.is_none();
+        let Sources::Union(rest) = &mut self.sources else { return self.append_next(out) };
+        if !(self.is_plain && is_unlimited) {
+            return self.append_next(out);
+        }
+        let (appended, page_bytes) = PageBytes::count(|| append_of_union(rest, out));
+        self.count_pages(page_bytes);
+        appended
+    }
+
+    fn append_next(&mut self, out: &mut RowBlock) -> Result<bool> {
+        let Some(block) = self.next_block()? else { return Ok(false) };
+        out.append(block);
+        Ok(true)
     }
 
     /// Adds pages that were got for this scan.
@@ -229,6 +264,16 @@ fn next_of_union(rest: &mut VecDeque<Box<dyn RowSetScan>>) -> Result<Option<Scan
         };
     }
     Ok(None)
+}
+
+fn append_of_union(rest: &mut VecDeque<Box<dyn RowSetScan>>, out: &mut RowBlock) -> Result<bool> {
+    while let Some(scan) = rest.front_mut() {
+        if scan.append(out)? {
+            return Ok(true);
+        }
+        rest.pop_front();
+    }
+    Ok(false)
 }
 
 /// Returns the spec for each rowset's scan, or `None` if no row can match.

@@ -9,7 +9,7 @@ use engine::ids::ColumnId;
 use engine::replica::{JobKind, Op, OpResult};
 use engine::schema::aggregation::{Aggregate, AggregateFunction, Aggregation, Aggregator};
 use engine::schema::predicate::{Predicate, PredicateKind};
-use engine::schema::row_block::ProjectedColumn;
+use engine::schema::row_block::{ProjectedColumn, RowBlock};
 use engine::schema::row_ops::{RowErrorCode, RowOpKind};
 use engine::schema::{ColumnSchema, DataType, Schema};
 use engine::tablet::scan::{Scan, ScanSpec, SnapshotChoice};
@@ -214,13 +214,17 @@ pub fn count_rows(world: &World, before: u64) -> usize {
 
 fn scan_spec(world: &World, spec: &ScanSpec) -> Vec<Cells> {
     let mut scan = world.replica().tablet().scan(spec).unwrap();
-    let mut rows = Vec::new();
-    while let Some(block) = scan.next_block().unwrap() {
-        assert!(block.rows > 0);
-        for row in 0..block.rows {
-            rows.push(block.columns.iter().map(|c| c.cell(row).map(<[u8]>::to_vec)).collect());
-        }
+    let mut block = RowBlock::new(&spec.projection);
+    while let Some(next) = scan.next_block().unwrap() {
+        assert!(next.rows > 0);
+        block.append(next);
     }
+    let mut again = world.replica().tablet().scan(spec).unwrap();
+    let mut appended = RowBlock::new(&spec.projection);
+    while again.append_block(&mut appended).unwrap() {}
+    assert_eq!(appended, block, "rows are the same in one block and in several");
+    let cells = |row| block.columns.iter().map(|c| c.cell(row).map(<[u8]>::to_vec)).collect();
+    let mut rows: Vec<Cells> = (0..block.rows).map(cells).collect();
     if !spec.ordered {
         rows.sort_by_key(key_of);
     }

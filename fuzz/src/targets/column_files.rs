@@ -147,7 +147,7 @@ pub(super) fn column(data: &[u8]) {
         assert_eq!((entry.first_row as usize, entry.rows as usize), (rows, page.rows));
         check_page(&page, physical);
         for row in 0..page.rows {
-            assert_eq!(page.cell(row), block.cell(rows + row), "row {row} of page {ordinal}");
+            assert_eq!(page.cell(row).as_deref(), block.cell(rows + row), "row {row} of page {ordinal}");
         }
         rows += page.rows;
     }
@@ -182,7 +182,7 @@ pub(super) fn page_file(data: &[u8]) {
             continue;
         };
         for row in 0..page.rows {
-            assert_eq!(page.cell(row), cells[entry.first_row as usize + row].as_deref());
+            assert_eq!(page.cell(row).as_deref(), cells[entry.first_row as usize + row].as_deref());
         }
     }
 }

@@ -68,7 +68,7 @@ pub(super) fn scan(data: &[u8]) {
     assert_eq!(batch.column(0).len(), rows);
     let Ok(block) = column_to_block(batch.column(0), &column) else { return };
     let mut sent = RowsBuilder::new(RowsFormat::Columnar, &[ProjectedColumn::from(&column)], 1 << 20);
-    sent.add(RowBlock { rows, columns: vec![block] });
+    sent.add_with(|out| out.append(RowBlock { rows, columns: vec![block] }));
     let (RowBlockPb::Columnar(pb), sidecars) = sent.finish() else { unreachable!("columns were asked for") };
     let again = batch_from_pb(&pb, &sidecars, &[column], &schema).expect("what was just made");
     assert_eq!(shown(&again), shown(&batch));

@@ -16,7 +16,6 @@ use engine::cfile::reader::PageBytes;
 use engine::error::{Error, ErrorKind};
 use engine::ids::Uuid;
 use engine::schema::Schema;
-use engine::schema::row_block::RowBlock;
 use engine::tablet::scan::{Scan, ScanSpec, SnapshotChoice};
 use engine::time::{Instant, Timestamp};
 
@@ -409,10 +408,10 @@ async fn fill(
 ) -> Result<ScanBatch, Error> {
     let mut rows = ReplyRows::new(scanner, limit);
     let mut has_memory = true;
-    let has_more = each_block(server, &mut scanner.scan, |block| {
-        rows.add(block);
+    let has_more = each_block(server, &mut scanner.scan, |scan| {
+        let has_block = rows.add_block(scan)?;
         has_memory = reservation.grow(rows.byte_size());
-        has_memory && rows.byte_size() < limit
+        Ok(BlockRead { has_block, is_enough: !has_memory || rows.byte_size() >= limit })
     })
     .await?;
     server.env.observer.mark_if(scanner.aggregation.is_some(), "scan call: rows aggregated");
@@ -439,11 +438,18 @@ fn reserve_reply(server: &TabletServer) -> Result<ReplyReservation, ScanError> {
     server.memory.reserve_reply().map_err(|why| ScanError::Rpc(Reply::too_busy(why)))
 }
 
-/// Passes blocks to `take` until it has enough, time is up, or none are left. Returns true if there may be more.
+/// Result of reading one block.
+struct BlockRead {
+    /// False at the end of the scan.
+    has_block: bool,
+    is_enough: bool,
+}
+
+/// Lets `read` read blocks until it has enough, time is up, or none are left. Returns true if there may be more.
 async fn each_block(
     server: &TabletServer,
     scan: &mut Scan,
-    mut take: impl FnMut(RowBlock) -> bool + Send,
+    mut read: impl FnMut(&mut Scan) -> Result<BlockRead, Error> + Send,
 ) -> Result<bool, Error> {
     let env = &server.env;
     let delay = server.runtime_flags.batch_delay();
@@ -452,15 +458,18 @@ async fn each_block(
     }
     let until = env.now().mono.after(Duration::from_millis(server.config.scan_batch_time_ms));
     let reads_few = scan.reads_few();
-    let read = || {
+    let read_all = || {
         loop {
-            let Some(block) = scan.next_block()? else { return Ok(false) };
-            if !take(block) || env.now().mono >= until {
+            let BlockRead { has_block, is_enough } = read(scan)?;
+            if !has_block {
+                return Ok(false);
+            }
+            if is_enough || env.now().mono >= until {
                 return Ok(true);
             }
         }
     };
-    if reads_few { env.run_brief(read).await } else { env.run(read).await }
+    if reads_few { env.run_brief(read_all).await } else { env.run(read_all).await }
 }
 
 /// Describes the rows in the response and returns their sidecars.
@@ -572,10 +581,13 @@ async fn checksum_batch(
     };
     let mut taken = id.map(|id| ScannerGuard { server, id, keep: false });
     let (mut rows, mut size) = (0, 0);
-    let more = each_block(server, &mut scanner.scan, |block| {
+    let more = each_block(server, &mut scanner.scan, |scan| {
+        let Some(block) = scan.next_block()? else {
+            return Ok(BlockRead { has_block: false, is_enough: true });
+        };
         sum = checksum::add_block(sum, &block);
         (rows, size) = (rows + block.rows, size + block.byte_size());
-        size < limit
+        Ok(BlockRead { has_block: true, is_enough: size >= limit })
     });
     let has_more = more.await.map_err(|error| scan_failed(&scanner, &error))? && !request.close_scanner();
     (response.checksum, response.rows_checksummed) = (Some(sum), Some(rows as i64));

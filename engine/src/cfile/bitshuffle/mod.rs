@@ -12,6 +12,9 @@
 //!
 //! *Not here:* grouping of values into pages, NULLs, checksums.
 
+use std::borrow::Cow;
+
+use super::narrow_ints::NarrowInts;
 use crate::codec::ByteReader;
 use crate::error::{Error, Result};
 
@@ -229,6 +232,13 @@ pub fn unpack(input: &mut ByteReader<'_>, count: usize, width: usize, out: &mut 
     }
 }
 
+/// Unpacks `count` cells of 1, 2, 4 or 8 bytes as their smallest value and what each is more than that.
+pub fn unpack_narrow(input: &mut ByteReader<'_>, count: usize, width: usize) -> Result<(u64, NarrowInts)> {
+    let planes = Planes::read(input, count, width)?;
+    let narrow = NarrowInts::width_for(planes.highest());
+    Ok((planes.base, planes.to_ints(narrow, 0, count)))
+}
+
 /// Decodes what [`pack_u32`] wrote.
 pub fn unpack_u32(input: &mut ByteReader<'_>, count: usize) -> Result<Vec<u32>> {
     let mut bytes = Vec::new();
@@ -236,35 +246,80 @@ pub fn unpack_u32(input: &mut ByteReader<'_>, count: usize) -> Result<Vec<u32>> 
     Ok(bytes.chunks_exact(4).map(u32::load).collect())
 }
 
+/// Decodes what [`pack_u32`] wrote, to integers that are as narrow as the largest may need.
+pub fn unpack_narrow_u32(input: &mut ByteReader<'_>, count: usize) -> Result<NarrowInts> {
+    let planes = Planes::read(input, count, 4)?;
+    // Damaged values are above four bytes. They wrap, as cells do.
+    let narrow = NarrowInts::width_for(planes.base.saturating_add(planes.highest())).min(4);
+    Ok(planes.to_ints(narrow, planes.base, count))
+}
+
 fn unpack_words<W: Word>(input: &mut ByteReader<'_>, count: usize, out: &mut Vec<u8>) -> Result<()> {
-    let (flags, bits) = (input.u8()?, input.u8()? as usize);
-    if flags & !FLAG_LZ4 != 0 || bits > 8 * W::BYTES {
-        return Err(Error::corrupt(format!("packed values have flags {flags} and {bits} bits")));
-    }
-    let base = W::load(input.take(W::BYTES)?);
+    let planes = Planes::read(input, count, W::BYTES)?;
     let start = out.len();
-    if bits == 0 {
-        out.resize(start + count * W::BYTES, 0);
-        out[start..].chunks_exact_mut(W::BYTES).for_each(|cell| base.store(cell));
-        return Ok(());
-    }
-    let size = planes_len(count, bits);
-    let unpacked;
-    let mut planes = if flags & FLAG_LZ4 == 0 {
-        input.take(size)?
-    } else {
-        let stored = input.u32()? as usize;
-        unpacked = super::compress::lz4_exact(input.take(stored)?, size)?;
-        &unpacked[..]
-    };
     out.resize(start + count * W::BYTES, 0);
-    let mut lanes = [[0; CHUNK]; 8];
-    for cells in out[start..].chunks_mut(CHUNK * W::BYTES) {
-        let (mine, after) = planes.split_at(planes_len(cells.len() / W::BYTES, bits));
-        unshuffle_chunk::<W>(mine, base, bits, &mut lanes, cells);
-        planes = after;
-    }
+    planes.join(W::from_u64(planes.base), &mut out[start..]);
     Ok(())
+}
+
+/// Packed integers, decompressed and not yet joined.
+struct Planes<'a> {
+    base: u64,
+    bits: usize,
+    bytes: Cow<'a, [u8]>,
+}
+
+impl<'a> Planes<'a> {
+    /// Takes `count` integers of `width` bytes from the front of `input`.
+    fn read(input: &mut ByteReader<'a>, count: usize, width: usize) -> Result<Planes<'a>> {
+        let (flags, bits) = (input.u8()?, input.u8()? as usize);
+        if flags & !FLAG_LZ4 != 0 || bits > 8 * width {
+            return Err(Error::corrupt(format!("packed values have flags {flags} and {bits} bits")));
+        }
+        let base = load_up_to_8(input.take(width)?);
+        let size = planes_len(count, bits);
+        let bytes = match flags & FLAG_LZ4 {
+            _ if bits == 0 => Cow::Borrowed(&[][..]),
+            0 => Cow::Borrowed(input.take(size)?),
+            _ => {
+                let stored = input.u32()? as usize;
+                Cow::Owned(super::compress::lz4_exact(input.take(stored)?, size)?)
+            }
+        };
+        Ok(Planes { base, bits, bytes })
+    }
+
+    /// Returns the largest value that the bits can have, without the base.
+    fn highest(&self) -> u64 {
+        if self.bits == 0 { 0 } else { u64::MAX >> (64 - self.bits) }
+    }
+
+    /// Joins planes to `count` integers of `width` bytes.
+    fn to_ints(&self, width: usize, base: u64, count: usize) -> NarrowInts {
+        let mut bytes = vec![0; count * width];
+        match width {
+            1 => self.join(u8::from_u64(base), &mut bytes),
+            2 => self.join(u16::from_u64(base), &mut bytes),
+            4 => self.join(u32::from_u64(base), &mut bytes),
+            _ => self.join(base, &mut bytes),
+        }
+        NarrowInts::new(width, bytes)
+    }
+
+    /// Joins planes to cells, which have room for all bits.
+    fn join<W: Word>(&self, base: W, cells: &mut [u8]) {
+        if self.bits == 0 {
+            cells.chunks_exact_mut(W::BYTES).for_each(|cell| base.store(cell));
+            return;
+        }
+        let mut lanes = [[0; CHUNK]; 8];
+        let mut planes = &self.bytes[..];
+        for cells in cells.chunks_mut(CHUNK * W::BYTES) {
+            let (mine, after) = planes.split_at(planes_len(cells.len() / W::BYTES, self.bits));
+            unshuffle_chunk::<W>(mine, base, self.bits, &mut lanes, cells);
+            planes = after;
+        }
+    }
 }
 
 /// Joins planes to bytes, 64 at a time, then those to values.

@@ -49,27 +49,26 @@ impl MemRowSetScan {
         MemRowSetScan { mrs, spec, sources, from }
     }
 
-    /// Copies the next rows that the snapshot sees, and sets the key to resume at.
-    fn copy_block(&mut self, from: &[u8]) -> ScannedBlock {
+    /// Appends the next rows that the snapshot sees, and sets the key to resume at. Returns their keys, and which are
+    /// deleted, if the spec wants them.
+    fn copy_rows(&mut self, from: &[u8], out: &mut RowBlock) -> (Vec<Vec<u8>>, Option<Bitmap>) {
         let mrs = self.mrs.clone();
-        let mut out = ScannedBlock { block: RowBlock::new(&self.spec.columns), ..ScannedBlock::default() };
         let (visible, next) = self.visible_rows(&mrs.store, from);
-        out.block.rows = visible.len();
+        out.rows += visible.len();
         let latest: Vec<Option<Latest<'_>>> =
             visible.iter().map(|row| row.changed.then(|| self.latest(&mrs.store, row))).collect();
-        for (column_index, column) in out.block.columns.iter_mut().enumerate() {
+        for (column_index, column) in out.columns.iter_mut().enumerate() {
             self.copy_column(&visible, &latest, column_index, column);
         }
-        if self.spec.want_keys {
-            out.keys = visible.iter().map(|visible| mrs.store.key(visible.row).to_vec()).collect();
-        }
-        out.deleted = self.spec.diff_from.map(|_| {
+        let keyed = visible.iter().filter(|_| self.spec.want_keys);
+        let keys = keyed.map(|visible| mrs.store.key(visible.row).to_vec()).collect();
+        let deleted = self.spec.diff_from.map(|_| {
             let mut deleted = Bitmap::default();
             visible.iter().for_each(|visible| deleted.push(visible.deleted));
             deleted
         });
         self.from = next;
-        out
+        (keys, deleted)
     }
 
     /// Returns the rows that the snapshot sees among the next ones from a key on, and the key to resume at.
@@ -205,13 +204,29 @@ const ROWS_PER_BOUND_CHECK: usize = 16;
 impl RowSetScan for MemRowSetScan {
     fn next(&mut self) -> Result<Option<ScannedBlock>> {
         while let Some(from) = self.from.take() {
-            let mut scanned = self.copy_block(&from);
+            let mut block = RowBlock::new(&self.spec.columns);
+            let (keys, deleted) = self.copy_rows(&from, &mut block);
+            let mut scanned = ScannedBlock { block, keys, deleted };
             keep_matching(&self.spec, &mut scanned);
             if scanned.block.rows > 0 {
                 return Ok(Some(scanned));
             }
         }
         Ok(None)
+    }
+
+    fn append(&mut self, out: &mut RowBlock) -> Result<bool> {
+        if !self.spec.predicates.is_empty() {
+            let Some(scanned) = self.next()? else { return Ok(false) };
+            out.append(scanned.block);
+            return Ok(true);
+        }
+        let before = out.rows;
+        while out.rows == before {
+            let Some(from) = self.from.take() else { return Ok(false) };
+            self.copy_rows(&from, out);
+        }
+        Ok(true)
     }
 }
 

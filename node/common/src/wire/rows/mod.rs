@@ -7,7 +7,9 @@
 //! columnar   per column: data, then varlen (any length only), then bitmap (nullable only) with 1 = not NULL
 //! ```
 //!
-//! Source: `rows.md` §6. The columnar layout equals the layout of [`RowBlock`] in memory.
+//! Source: `rows.md` §6. The columnar layout equals the layout of [`RowBlock`] in memory. A scan appends to the block
+//! that becomes the columnar sidecars, so cells are copied once before the socket; for rows, the block is a small
+//! buffer that stays in the processor's cache.
 
 use bytes::Bytes;
 use engine::schema::DataType;
@@ -59,11 +61,21 @@ impl RowsBuilder {
         RowsBuilder { rows, limit }
     }
 
-    /// Appends a block with the columns of the projection.
-    pub fn add(&mut self, block: RowBlock) {
+    /// Adds the rows that `append` appends to a block with the columns of the projection, which may have rows already.
+    pub fn add_with<T>(&mut self, append: impl FnOnce(&mut RowBlock) -> T) -> T {
         match &mut self.rows {
-            Inner::RowWise(rows) => rows.add(&block, self.limit),
-            Inner::Columnar(columns) => columns.add(block),
+            Inner::RowWise(rows) => {
+                let mut block = std::mem::take(&mut rows.block);
+                let result = append(&mut block);
+                rows.add(&block, self.limit);
+                block.clear();
+                rows.block = block;
+                result
+            }
+            Inner::Columnar(columns) => {
+                columns.reserve(self.limit);
+                append(&mut columns.block)
+            }
         }
     }
 
@@ -103,6 +115,8 @@ struct RowWise {
     nulls: Option<usize>,
     stride: usize,
     count: usize,
+    /// Buffer for the rows that are added next.
+    block: RowBlock,
     rows: Vec<u8>,
     indirect: Vec<u8>,
 }
@@ -120,7 +134,8 @@ impl RowWise {
         if nulls.is_some() {
             stride += projection.len().div_ceil(8);
         }
-        RowWise { slots, nulls, stride, count: 0, rows: Vec::new(), indirect: Vec::new() }
+        let (block, rows, indirect) = (RowBlock::new(projection), Vec::new(), Vec::new());
+        RowWise { slots, nulls, stride, count: 0, block, rows, indirect }
     }
 
     /// Appends a block column by column, so that the cell width is constant in each inner loop.
@@ -217,22 +232,23 @@ fn put_nulls(rows: &mut [u8], stride: usize, byte: usize, bit: u8, column: &Colu
 
 struct Columnar {
     block: RowBlock,
+    /// True if the buffers have the capacity of a full response.
+    is_reserved: bool,
 }
 
 impl Columnar {
     fn new(projection: &[ProjectedColumn]) -> Columnar {
-        Columnar { block: RowBlock::new(projection) }
+        Columnar { block: RowBlock::new(projection), is_reserved: false }
     }
 
-    fn add(&mut self, block: RowBlock) {
-        if self.block.rows == 0 {
-            self.block = block;
-            return;
+    /// Grows the buffers to the size that a full response of such rows and one more block needs, if there is a block
+    /// already: a second one usually means many.
+    fn reserve(&mut self, limit: usize) {
+        let bytes = self.block.byte_size();
+        if self.block.rows > 0 && !self.is_reserved && bytes < limit {
+            self.is_reserved = true;
+            self.block.reserve_times(limit / bytes.max(1) + 1);
         }
-        for (mine, theirs) in self.block.columns.iter_mut().zip(&block.columns) {
-            append(mine, theirs);
-        }
-        self.block.rows += block.rows;
     }
 
     fn finish(self) -> (RowBlockPb, Vec<Bytes>) {
@@ -246,7 +262,7 @@ impl Columnar {
                 ColumnValues::Fixed { bytes, .. } => (add(bytes), None),
                 ColumnValues::Var { offsets, bytes } => (add(offset_bytes(&offsets)), add(bytes)),
             };
-            let non_null_bitmap_sidecar = column.validity.and_then(|valid| add(valid.as_bytes().to_vec()));
+            let non_null_bitmap_sidecar = column.validity.and_then(|valid| add(valid.into_bytes()));
             ColumnPb { data_sidecar, varlen_data_sidecar, non_null_bitmap_sidecar }
         });
         let columns = columns.collect();
@@ -258,25 +274,11 @@ impl Columnar {
 }
 
 fn offset_bytes(offsets: &[u32]) -> Vec<u8> {
-    offsets.iter().flat_map(|offset| offset.to_le_bytes()).collect()
-}
-
-/// Appends the cells of one column block to another of the same column.
-fn append(to: &mut ColumnBlock, from: &ColumnBlock) {
-    match (&mut to.values, &from.values) {
-        (ColumnValues::Fixed { bytes, .. }, ColumnValues::Fixed { bytes: more, .. }) => {
-            bytes.extend_from_slice(more)
-        }
-        (ColumnValues::Var { offsets, bytes }, ColumnValues::Var { offsets: more, bytes: tail }) => {
-            let (base, zero) = (bytes.len() as u32, more[0]);
-            offsets.extend(more[1..].iter().map(|offset| base + (offset - zero)));
-            bytes.extend_from_slice(tail);
-        }
-        _ => unreachable!("blocks of one scan have the same columns"),
+    let mut bytes = vec![0; 4 * offsets.len()];
+    for (bytes, offset) in bytes.as_chunks_mut().0.iter_mut().zip(offsets) {
+        *bytes = offset.to_le_bytes();
     }
-    if let (Some(mine), Some(theirs)) = (&mut to.validity, &from.validity) {
-        (0..theirs.len()).for_each(|i| mine.push(theirs.get(i)));
-    }
+    bytes
 }
 
 #[cfg(test)]

@@ -46,7 +46,7 @@ fn built(
     blocks: Vec<RowBlock>,
 ) -> (RowBlockPb, Vec<String>) {
     let mut builder = RowsBuilder::new(layout, projection, 100);
-    blocks.into_iter().for_each(|block| builder.add(block));
+    blocks.into_iter().for_each(|block| builder.add_with(|out| out.append(block)));
     let (pb, sidecars) = builder.finish();
     (pb, sidecars.iter().map(|bytes| hex(bytes)).collect())
 }
@@ -130,8 +130,8 @@ fn rows_without_columns_are_counted() {
     let count = || RowBlock { rows: 5, columns: Vec::new() };
     for layout in [RowsFormat::RowWise { pad_timestamps: false }, RowsFormat::Columnar] {
         let mut builder = RowsBuilder::new(layout, &[], 100);
-        builder.add(count());
-        builder.add(count());
+        builder.add_with(|out| out.append(count()));
+        builder.add_with(|out| out.append(count()));
         assert_eq!(builder.rows(), 10);
         let rows = match builder.finish().0 {
             RowBlockPb::RowWise(pb) => i64::from(pb.num_rows()),
