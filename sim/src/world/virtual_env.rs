@@ -188,17 +188,19 @@ impl VirtualNode {
     }
 }
 
-/// Spawns a task on the current host of the executor.
-pub type Spawn = fn(&'static str, BoxFuture<'static, ()>) -> Box<dyn TaskHandle>;
+/// The executor of one host's tasks.
+pub trait Spawn: Send + Sync {
+    fn spawn(&self, name: &'static str, future: BoxFuture<'static, ()>) -> Box<dyn TaskHandle>;
+}
 
 impl VirtualNode {
     /// Returns the environment of this machine's programs.
-    pub fn env(self: &Arc<VirtualNode>, spawn: Spawn) -> Env {
+    pub fn env(self: &Arc<VirtualNode>, spawner: Arc<dyn Spawn>) -> Env {
         Env {
             clock: self.clone(),
             disks: self.machine.clone(),
             net: self.clone(),
-            tasks: Arc::new(NodeTasks { node: self.clone(), spawn }),
+            tasks: Arc::new(NodeTasks { node: self.clone(), spawner }),
             memory: self.machine.clone(),
             rng: self.clone(),
             observer: self.machine.observer(),
@@ -292,14 +294,14 @@ impl Rng for VirtualNode {
 
 struct NodeTasks {
     node: Arc<VirtualNode>,
-    spawn: Spawn,
+    spawner: Arc<dyn Spawn>,
 }
 
 impl Tasks for NodeTasks {
     fn spawn(&self, name: &'static str, future: BoxFuture<'static, ()>) -> Box<dyn TaskHandle> {
         self.node.record("spawn", name.as_bytes());
         let task = Some(self.node.machine.begin_task(name));
-        (self.spawn)(name, Box::pin(InContext { here: self.node.clone(), task, future }))
+        self.spawner.spawn(name, Box::pin(InContext { here: self.node.clone(), task, future }))
     }
 
     fn run<'a>(&'a self, work: &'a mut (dyn FnMut() + Send)) -> BoxFuture<'a, ()> {
