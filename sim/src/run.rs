@@ -44,6 +44,13 @@ words! {
     }
 }
 
+impl WorldKind {
+    /// Returns true if a draw depends on no other, so that a fault that is left out changes only what it caused.
+    pub fn draws_by_key(self) -> bool {
+        self == WorldKind::Keyed
+    }
+}
+
 /// Parts of a run to retain besides its outcome.
 #[derive(Debug, Clone, Default)]
 pub struct KeepOptions {

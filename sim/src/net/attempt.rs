@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::task::Waker;
 
-use super::Lane;
+use super::lane::Lane;
 use super::rules::HostId;
 
 /// An attempt to connect.

@@ -30,6 +30,7 @@ use bytes::BufMut;
 use attempt::ConnectAttempt;
 use call_cuts::CallCuts;
 use capacity::{CapacityUsed, HostCapacity, SEGMENT_BYTES_MAX};
+use lane::Lane;
 use pipe::{Pipe, PipeRead};
 use rules::{HostId, LinkEffect, Rule, RuleId, Rules};
 
@@ -42,6 +43,7 @@ mod attempt;
 pub mod call_cuts;
 pub mod capacity;
 mod connect;
+mod lane;
 pub mod pipe;
 pub mod rules;
 #[cfg(test)]
@@ -78,29 +80,6 @@ struct Conn {
     /// `pipes[side]` is written by that side.
     pipes: [Pipe; 2],
     lane: Lane,
-}
-
-/// A connection in keys of draws: the pair that it joins, and its number among the connections of that pair.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Lane {
-    /// Names of the host that opened it and of the other, as one word.
-    pair: u64,
-    nth: u64,
-    /// Segments sent so far by each side, those of connecting and of resets included.
-    segments: [u64; 2],
-}
-
-impl Lane {
-    /// Returns the key of the next segment of a side.
-    fn next_segment(&mut self, side: Side) -> [u64; 3] {
-        self.segments[side] += 1;
-        self.key(side)
-    }
-
-    /// Returns the key of the last segment of a side.
-    fn key(&self, side: Side) -> [u64; 3] {
-        [self.pair, self.nth, self.segments[side] << 1 | side as u64]
-    }
 }
 
 struct HostState {
@@ -272,7 +251,7 @@ impl Network {
         let nth = self.lanes.entry((from, to)).or_default();
         *nth += 1;
         let pair = self.hosts[from].word.rotate_left(1) ^ self.hosts[to].word;
-        Lane { pair, nth: *nth, segments: [0; 2] }
+        Lane::new(pair, *nth)
     }
 
     /// Returns the latency of a segment of this size between two connected hosts.

@@ -8,6 +8,7 @@
 //! Times are exact to the nanosecond, whatever the executor's own timers can do. No time passes while tasks run: the
 //! cost of work is slept afterwards ([`Machine::busy_until`]).
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::future::{Future, poll_fn};
 use std::io;
@@ -137,13 +138,15 @@ impl VirtualWorld {
         state.now = state.now.max(next);
         state.counts.steps += 1;
         let now = state.now;
-        let later = state.timers.split_off(&(now + 1, 0));
-        let due = std::mem::replace(&mut state.timers, later);
+        let mut due = Vec::new();
+        while let Some(timer) = state.timers.first_entry().filter(|timer| timer.key().0 <= now) {
+            due.push(timer.remove());
+        }
         state.counts.timers_fired += due.len() as u64;
         state.net.advance(now);
-        let wakes = std::mem::take(&mut state.net.wakes);
+        due.append(&mut state.net.wakes);
         drop(state);
-        due.into_values().chain(wakes).for_each(Waker::wake);
+        due.into_iter().for_each(Waker::wake);
         true
     }
 }
@@ -249,7 +252,17 @@ impl Future for Sleep {
         };
         self.timer = Some(timer);
         state.counts.timer_polls += 1;
-        state.timers.insert(timer, cx.waker().clone());
+        let stale = match state.timers.entry(timer) {
+            Entry::Vacant(unset) => {
+                unset.insert(cx.waker().clone());
+                None
+            }
+            Entry::Occupied(set) if set.get().will_wake(cx.waker()) => None,
+            Entry::Occupied(mut set) => Some(set.insert(cx.waker().clone())),
+        };
+        // Order: outside of the lock, as in `drop`.
+        drop(state);
+        drop(stale);
         Poll::Pending
     }
 }
