@@ -24,7 +24,7 @@ const RUNS: [(&str, &[&str]); 10] = [
     ),
     (
         "sim keyed",
-        &["sim", "run", "--seeds", "1..81", "--size", "smoke", "--minutes", "0.5", "--world", "keyed"],
+        &["sim", "run", "--seeds", "1..61", "--size", "smoke", "--minutes", "0.5", "--world", "keyed"],
     ),
     ("sim twice", &["sim", "twice", "--seeds", "1..11", "--size", "smoke"]),
     ("sim twice keyed", &["sim", "twice", "--seeds", "1..11", "--size", "smoke", "--world", "keyed"]),
