@@ -1,4 +1,4 @@
-//! The simulator's part of a pull request: some seeds in both worlds, plans that end equally there and on this machine,
+//! The simulator's part of a pull request: some seeds in each world, plans that end equally there and on this machine,
 //! every kept plan, the determinism check, and a point of a study.
 //!
 //! Bounded to a few minutes; long runs are `cargo sim run`'s, sharded over machines (`ci/sim-farm.yaml`).
@@ -11,7 +11,7 @@ use crate::command::cargo;
 use crate::steps::Steps;
 
 /// Runs by name.
-const RUNS: [(&str, &[&str]); 8] = [
+const RUNS: [(&str, &[&str]); 10] = [
     ("sim madsim", &["sim", "run", "--seeds", "1..119", "--size", "smoke", "--minutes", "1"]),
     ("sim madsim full", &["sim", "run", "--seeds", "121..151", "--minutes", "1"]),
     (
@@ -22,7 +22,12 @@ const RUNS: [(&str, &[&str]); 8] = [
         "sim turmoil",
         &["sim", "run", "--seeds", "1..21", "--size", "smoke", "--minutes", "1", "--world", "turmoil"],
     ),
+    (
+        "sim keyed",
+        &["sim", "run", "--seeds", "1..61", "--size", "smoke", "--minutes", "0.5", "--world", "keyed"],
+    ),
     ("sim twice", &["sim", "twice", "--seeds", "1..11", "--size", "smoke"]),
+    ("sim twice keyed", &["sim", "twice", "--seeds", "1..11", "--size", "smoke", "--world", "keyed"]),
     // Runs on the machine mostly wait: more at a time than there are processors.
     ("sim agree", &["sim", "agree", "--plans", "20", "--jobs", "4"]),
     ("sim plans", &["sim", "plans"]),

@@ -22,6 +22,8 @@ use crate::live_tasks::LiveTaskGuard;
 #[derive(Debug, Clone)]
 pub struct EventLog {
     log: Arc<Mutex<Log>>,
+    /// True if the timeline is retained.
+    has_timeline: bool,
 }
 
 #[derive(Debug, Default)]
@@ -191,7 +193,7 @@ impl EventLog {
     /// Creates a log that retains the text of the events in `keep` and, if requested, the timeline.
     pub fn keeping(keep: Range<u64>, timeline: bool) -> EventLog {
         let log = Log { every: FIRST_EVERY, keep, timeline: timeline.then(Vec::new), ..Log::default() };
-        EventLog { log: Arc::new(Mutex::new(log)) }
+        EventLog { log: Arc::new(Mutex::new(log)), has_timeline: timeline }
     }
 
     /// Records that `what` happened on `host` at `nanos` of simulated time, with these bytes.
@@ -215,10 +217,10 @@ impl EventLog {
 
     /// Adds a value to a series, if the timeline is retained: sums for bytes sent, else the maximum of the step.
     pub fn add_sample(&self, nanos: u64, host: &str, series: Series, value: u64) {
-        let mut log = self.lock();
-        if log.timeline.is_none() {
+        if !self.has_timeline {
             return;
         }
+        let mut log = self.lock();
         let steps = log.series.entry((host.to_string(), series)).or_default();
         let step = steps.entry(nanos / (SERIES_STEP_MS * 1_000_000)).or_default();
         *step = if series == Series::Sent { *step + value } else { value.max(*step) };
@@ -236,8 +238,7 @@ impl EventLog {
     /// Records an event of the timeline; it is part of the hash as well.
     pub fn record_timeline(&self, nanos: u64, host: &str, kind: &'static str, text: &str) {
         self.record(nanos, host, kind, text.as_bytes());
-        let mut log = self.lock();
-        if let Some(timeline) = &mut log.timeline {
+        if let Some(timeline) = &mut self.lock().timeline {
             timeline.push(TimelineEvent { nanos, host: host.to_string(), kind, text: text.to_string() });
         }
     }

@@ -6,6 +6,7 @@
 pub mod agreement;
 pub mod cli;
 pub mod cluster;
+pub mod draws;
 pub mod event_log;
 pub mod features;
 pub mod final_state;

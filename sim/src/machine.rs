@@ -14,9 +14,9 @@ use engine::time::{Instant, WallTime};
 use nyala_common::env::kerberos::Kerberos;
 use nyala_common::env::kerberos_double::KerberosDouble;
 use nyala_common::env::{Disks, MemoryBudget, Rng};
-use rand_chacha::ChaCha12Rng;
-use rand_chacha::rand_core::{Rng as _, SeedableRng};
+use sim_plan::RandomStream;
 
+use crate::draws::{DrawSource, Purpose, keyed, name_word};
 use crate::event_log::EventLog;
 use crate::live_tasks::{LiveTaskGuard, LiveTasks};
 use crate::trigger::Triggers;
@@ -26,7 +26,7 @@ pub struct Machine {
     pub log: EventLog,
     devices: Mutex<MachineDevices>,
     files: Mutex<BTreeMap<String, Vec<u8>>>,
-    rng: Mutex<ChaCha12Rng>,
+    draws: Mutex<MachineDraws>,
     memory_bytes: AtomicU64,
     clock: Mutex<WallClock>,
     cpu_factor: AtomicU64,
@@ -43,6 +43,24 @@ struct MachineDevices {
     cost: DiskCost,
     /// Counters of devices that were replaced.
     counts_before: Vec<FaultCounts>,
+    /// Number of times that all disks were replaced.
+    replaced: u64,
+}
+
+/// Draws of a machine. By key, those of a node are named by its start and their number since.
+struct MachineDraws {
+    source: DrawSource,
+    /// The machine's name, in keys.
+    host: u64,
+    starts: u64,
+    drawn: u64,
+}
+
+impl MachineDraws {
+    fn next(&mut self) -> u64 {
+        self.drawn += 1;
+        self.source.draw(Purpose::Node, [self.host, self.starts, self.drawn])
+    }
 }
 
 /// One device: operations are served one after the other.
@@ -75,9 +93,15 @@ const CLOCK_ERROR_MICROS: u64 = 1_000;
 const CPU_NANOS: u64 = 2_000;
 
 impl Machine {
-    /// `seed`: decides its disks' crashes and its node's randomness.
+    /// `seed`: decides its disks' crashes and its node's randomness, as a stream.
     pub fn new(name: &str, seed: u64, log: EventLog) -> Machine {
-        let devices = MachineDevices { mounted: BTreeMap::new(), cost: COST, counts_before: Vec::new() };
+        Machine::drawing(name, DrawSource::Stream(RandomStream::unnamed(seed)), log)
+    }
+
+    /// `source`: the draws for its disks' crashes and its node's randomness.
+    pub fn drawing(name: &str, source: DrawSource, log: EventLog) -> Machine {
+        let devices =
+            MachineDevices { mounted: BTreeMap::new(), cost: COST, counts_before: Vec::new(), replaced: 0 };
         let clock =
             WallClock { offset_us: 0, drift_ppm: 0, drifts_since_us: 0, error_us: CLOCK_ERROR_MICROS };
         Machine {
@@ -85,7 +109,7 @@ impl Machine {
             log,
             devices: Mutex::new(devices),
             files: Mutex::default(),
-            rng: Mutex::new(ChaCha12Rng::seed_from_u64(seed)),
+            draws: Mutex::new(MachineDraws { source, host: name_word(name), starts: 0, drawn: 0 }),
             memory_bytes: AtomicU64::new(MEMORY_BYTES),
             clock: Mutex::new(clock),
             cpu_factor: AtomicU64::new(1),
@@ -98,7 +122,17 @@ impl Machine {
 
     /// Lets the node's randomness come from another seed from now on. Crashes of its disks stay as they were.
     pub fn reseed(&self, seed: u64) {
-        *self.rng.lock() = ChaCha12Rng::seed_from_u64(seed);
+        let source = &mut self.draws.lock().source;
+        *source = match source {
+            DrawSource::Stream(_) => DrawSource::Stream(RandomStream::unnamed(seed)),
+            DrawSource::Keyed(_) => DrawSource::Keyed(seed),
+        };
+    }
+
+    /// Begins the draws of another start of its node.
+    pub fn begin_start(&self) {
+        let mut draws = self.draws.lock();
+        (draws.starts, draws.drawn) = (draws.starts + 1, 0);
     }
 
     /// Gives the machine a ticket, and the means to use it.
@@ -117,11 +151,22 @@ impl Machine {
         if let Some(device) = devices.mounted.get(dir) {
             return device.disk.clone();
         }
-        let disk = MemDisk::new(self.next_u64());
+        let disk = self.new_disk(dir, devices.replaced);
         disk.set_cost(devices.cost);
         let device = Device { disk: disk.clone(), busy_until: Instant(0), factor: 1 };
         devices.mounted.insert(dir.to_string(), device);
         disk
+    }
+
+    /// Creates a disk. By key, its draws are named by the directory and the number of times that disks were replaced.
+    fn new_disk(&self, dir: &str, replaced: u64) -> MemDisk {
+        let draws = &mut *self.draws.lock();
+        match &mut draws.source {
+            DrawSource::Stream(stream) => MemDisk::new(stream.next_u64()),
+            DrawSource::Keyed(seed) => {
+                MemDisk::keyed(keyed(*seed, Purpose::Disk, [draws.host, name_word(dir), replaced]))
+            }
+        }
     }
 
     /// Sets the latencies of every device.
@@ -186,6 +231,7 @@ impl Machine {
     pub fn wipe_disks(&self) {
         let mut devices = self.devices();
         let gone = std::mem::take(&mut devices.mounted);
+        devices.replaced += 1;
         devices.counts_before.extend(gone.values().map(|device| device.disk.fault_counts()));
     }
 
@@ -340,6 +386,6 @@ impl MemoryBudget for Machine {
 
 impl Rng for Machine {
     fn next_u64(&self) -> u64 {
-        self.rng.lock().next_u64()
+        self.draws.lock().next()
     }
 }

@@ -28,6 +28,7 @@ use crate::post_checks;
 use crate::recovered_state::{maintain, read as read_recovered_state};
 use crate::run_observer::RunObserver;
 use crate::workload::Workload;
+use crate::world::keyed::KeyedWorld;
 use crate::world::turmoil::TurmoilWorld;
 use crate::world::{BOOTED, HostProgram, StopReason, World};
 use sim_plan::line_format::words;
@@ -38,6 +39,15 @@ words! {
     pub enum WorldKind {
         Madsim = "madsim",
         Turmoil = "turmoil",
+        /// Our own executor; draws are named by keys, so that runs with and without a fault can be compared.
+        Keyed = "keyed",
+    }
+}
+
+impl WorldKind {
+    /// Returns true if a draw depends on no other, so that a fault that is left out changes only what it caused.
+    pub fn draws_by_key(self) -> bool {
+        self == WorldKind::Keyed
     }
 }
 
@@ -119,6 +129,10 @@ pub(crate) fn world(kind: WorldKind, plan: &Plan, log: &EventLog) -> Result<Box<
             let mut world = TurmoilWorld::new(plan.seed, RUN_LIMIT, log.clone());
             world.set_cost(cluster::device_cost(plan));
             Ok(Box::new(world))
+        }
+        WorldKind::Keyed => {
+            let (cost, network) = (cluster::device_cost(plan), plan.network.clone());
+            Ok(Box::new(KeyedWorld::new(plan.seed, network, cost, log.clone())))
         }
         #[cfg(madsim)]
         WorldKind::Madsim => {

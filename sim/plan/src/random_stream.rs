@@ -21,6 +21,11 @@ impl RandomStream {
         RandomStream(ChaCha12Rng::from_seed(key))
     }
 
+    /// Returns the one stream of a seed that names no others.
+    pub fn unnamed(seed: u64) -> RandomStream {
+        RandomStream(ChaCha12Rng::seed_from_u64(seed))
+    }
+
     pub fn next_u64(&mut self) -> u64 {
         self.0.next_u64()
     }

@@ -1,7 +1,7 @@
-//! Agreement of worlds: a determined plan ends with the same rows on madsim's executor, on turmoil and on the machine.
+//! Agreement of worlds: a determined plan ends with the same rows in every simulated world and on the machine.
 //!
 //! ```text
-//! plan ──► simulated   madsim or turmoil: simulated time, disks and network ──┐
+//! plan ──► simulated   each simulated world: its time, disks and network ────┐
 //!     └──► machine     processes, sockets on loopback, files ─────────────────┴─► FinalState ──► compare
 //!                      rows of the model: expected ◄── history of the clients
 //! ```

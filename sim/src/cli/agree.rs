@@ -39,6 +39,7 @@ words! {
     pub enum AgreeWorld {
         Madsim = "madsim",
         Turmoil = "turmoil",
+        Keyed = "keyed",
         /// Processes, sockets on loopback and files.
         Machine = "machine",
     }
@@ -55,7 +56,7 @@ pub(super) struct AgreeArgs {
     #[arg(long, default_value_t = 1)]
     first: u64,
     /// Worlds to compare
-    #[arg(long, value_delimiter = ',', default_value = "madsim,turmoil,machine",
+    #[arg(long, value_delimiter = ',', default_value = "madsim,turmoil,keyed,machine",
           value_parser = arguments::one_of::<AgreeWorld>())]
     worlds: Vec<AgreeWorld>,
     /// Plans at a time [default: number of processors]
@@ -209,6 +210,7 @@ pub(super) fn outcome(args: &OutcomeArgs) -> Result<bool> {
     let state = match args.world {
         AgreeWorld::Madsim => simulated::run(&plan, WorldKind::Madsim).map_err(|error| anyhow!(error))?,
         AgreeWorld::Turmoil => simulated::run(&plan, WorldKind::Turmoil).map_err(|error| anyhow!(error))?,
+        AgreeWorld::Keyed => simulated::run(&plan, WorldKind::Keyed).map_err(|error| anyhow!(error))?,
         AgreeWorld::Machine => machine::run(&plan).context("running the plan on this machine")?,
     };
     outln!("{MARK}{}", serde_json::to_string(&state)?);

@@ -6,8 +6,9 @@
 //!            equal hashes               ▲ first event that differs, besides the fault's own
 //! ```
 //!
-//! Draws come from streams: an event that one run lacks shifts the later draws of that stream. What the fault caused is
-//! therefore certain for the first event that differs only. The command says so.
+//! Draws of the worlds `madsim` and `turmoil` come from streams: an event that one run lacks shifts the later draws of
+//! that stream. What the fault caused is therefore certain for the first event that differs only. The command says so.
+//! Draws of the world `keyed` depend on nothing but their keys: what differs there was caused by the fault.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -21,7 +22,7 @@ use super::run_process::RunJob;
 use super::scratch_plans::ScratchPlans;
 use crate::event_log::HashCheckpoints;
 use crate::output::outln;
-use crate::run::RunOutcome;
+use crate::run::{RunOutcome, WorldKind};
 use sim_plan::line_format::LineRecord;
 use sim_plan::{Plan, TimedFault};
 
@@ -99,7 +100,7 @@ fn print_difference(
     };
     let last = one.events.max(other.events);
     match find_parting(with, without, events, last)? {
-        Some(parting) => parting.print(),
+        Some(parting) => parting.print(with.source.options.world),
         None => outln!("besides the fault's own events the runs are equal"),
     }
     Ok(())
@@ -135,12 +136,15 @@ struct Parting {
 }
 
 impl Parting {
-    fn print(&self) {
+    fn print(&self, world: WorldKind) {
         let end = "the run has ended".to_string();
         outln!("first event that differs, besides the fault's own:");
         self.before.iter().for_each(|line| outln!("    {line}"));
         outln!("  with     {}", self.with.as_ref().unwrap_or(&end));
         outln!("  without  {}", self.without.as_ref().unwrap_or(&end));
+        if world.draws_by_key() {
+            return;
+        }
         if self.is_shift {
             outln!(
                 "note: the same event at another time: the fault delays it, or a draw has shifted before it"

@@ -46,12 +46,13 @@ pub(super) fn fated(args: &FatedArgs) -> Result<bool> {
     let few = with_first_faults(&plan, faults);
     let ops = shortest(longest_client(&few), |count| fails(&with_first_ops(&few, count)))?;
     faults_report(&plan, faults).iter().chain(&ops_report(&few, ops)).for_each(|line| outln!("{line}"));
-    outln!(
-        "{runs} runs. Faults are left out from the end: runs are equal until the first of these begins. After"
-    );
-    outln!(
-        "that, and where ops are left out, draws shift: draws come from streams. A bisection finds one border."
-    );
+    outln!("{runs} runs. A bisection finds one border.");
+    if !args.source.options.world.draws_by_key() {
+        outln!(
+            "Faults are left out from the end: runs are equal until the first of these begins. After that, and"
+        );
+        outln!("where ops are left out, draws shift: draws come from streams.");
+    }
     Ok(true)
 }
 

@@ -52,7 +52,7 @@ enum Command {
     Run(run_pool::RunArgs),
     /// Searches: fresh seeds, and children of plans that showed something new
     Explore(explore::ExploreArgs),
-    /// Runs every plan of a folder, in both worlds
+    /// Runs every plan of a folder, in all worlds
     Plans(run_pool::PlansArgs),
     /// Runs a seed or a plan again and prints its outcome
     Replay(ReplayArgs),

@@ -454,7 +454,7 @@ fn build(args: &MutantsArgs, tree: &Path, name: &str) -> Result<PathBuf> {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(tree).env("CARGO_TARGET_DIR", &target);
     command.args(["build", "--quiet", "--package", "sim", "--profile", &args.build]);
-    if args.plans.world == WorldKind::Madsim {
+    if args.plans.world != WorldKind::Turmoil {
         command.args(["--config", "build.rustflags=['--cfg','madsim']"]);
     }
     output(command.stdin(Stdio::null()))?;

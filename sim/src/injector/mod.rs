@@ -115,6 +115,7 @@ struct HostState {
 /// The fault injector of one run.
 pub struct FaultInjector {
     plan: Plan,
+    seed: u64,
     draw: RandomStream,
     /// Actions by time since the run began.
     due: BTreeMap<(Duration, u64), ScheduledAction>,
@@ -136,6 +137,7 @@ impl FaultInjector {
         let hosts = hosts.map(|host| (host, HostState::default())).collect();
         let mut injector = FaultInjector {
             plan: plan.clone(),
+            seed: plan.seed,
             draw: RandomStream::new(plan.seed, "chaos"),
             due: BTreeMap::new(),
             next: 0,
@@ -312,6 +314,11 @@ impl FaultInjector {
         let (target, kind) = (fault.target, &fault.kind);
         let (now, text) = (world.now(), sim_plan::line_format::LineRecord::line(kind));
         world.log().record_timeline(now.as_nanos() as u64, &target.name(), "fault", &text);
+        if world.draws_by_key() {
+            // By what the fault is: its number is another one if one before it is left out.
+            let name = sim_plan::line_format::LineRecord::line(&fault);
+            self.draw = RandomStream::new(self.seed, &name);
+        }
         if let Fault::StrikeLeader { blow, span } = kind {
             let leader = self.likely_leader(world, target);
             return self.apply_to_host(world, leader, *blow, *span, kind.word());

@@ -4,6 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::task::Waker;
 
+use super::lane::Lane;
 use super::rules::HostId;
 
 /// An attempt to connect.
@@ -12,6 +13,7 @@ pub(super) struct ConnectAttempt {
     pub(super) to: HostId,
     pub(super) local: SocketAddr,
     pub(super) remote: SocketAddr,
+    pub(super) lane: Lane,
     pub(super) waker: Option<Waker>,
     pub(super) outcome: Option<io::Result<()>>,
     /// True if the listening side has accepted; only its reply is missing.

@@ -80,10 +80,11 @@ impl Network {
         self.next_conn += 1;
         let ip = if from == to { IpAddr::V4(Ipv4Addr::LOCALHOST) } else { self.hosts[from].ip };
         let local = SocketAddr::new(ip, self.free_port(from));
+        let mut lane = self.lane(from, to);
+        let at = now + self.latency(from, to, 0, lane.next_segment(0));
         let (waker, outcome, accepted, retry_nanos) = (None, None, false, RETRY_NANOS);
-        self.attempts
-            .insert(id, ConnectAttempt { from, to, local, remote, waker, outcome, accepted, retry_nanos });
-        let at = now + self.latency(from, to, 0);
+        let attempt = ConnectAttempt { from, to, local, remote, lane, waker, outcome, accepted, retry_nanos };
+        self.attempts.insert(id, attempt);
         self.schedule(at, Event::Syn(id));
         Ok(id)
     }
@@ -113,8 +114,9 @@ impl Network {
     }
 
     pub(super) fn syn(&mut self, now: u64, id: ConnId) {
-        let Some(attempt) = self.attempts.get(&id) else { return };
+        let Some(attempt) = self.attempts.get_mut(&id) else { return };
         let (from, to, port, accepted) = (attempt.from, attempt.to, attempt.remote.port(), attempt.accepted);
+        let key = attempt.lane.next_segment(1);
         let connect_effect = self.rules.connect_effect(from, to);
         if !self.passes(from, to) || connect_effect == Some(LinkEffect::Ignore) {
             return self.retry(now, id);
@@ -129,7 +131,7 @@ impl Network {
                 Event::SynAck(id)
             }
         };
-        let at = now + self.latency(to, from, 0);
+        let at = now + self.latency(to, from, 0, key);
         self.schedule(at, answer);
     }
 
@@ -140,7 +142,8 @@ impl Network {
         let end = |host, addr| End { host, addr, open: true, error: None };
         let ends = [end(attempt.from, attempt.local), end(attempt.to, attempt.remote)];
         let window = self.profile.window as usize;
-        self.conns.insert(id, Conn { ends, pipes: [Pipe::new(window), Pipe::new(window)] });
+        self.conns
+            .insert(id, Conn { ends, pipes: [Pipe::new(window), Pipe::new(window)], lane: attempt.lane });
         let listeners = &mut self.hosts[attempt.to].listeners;
         if let Some(accepting) = listeners.get_mut(&attempt.remote.port()) {
             accepting.backlog.push_back(id);

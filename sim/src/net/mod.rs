@@ -30,8 +30,11 @@ use bytes::BufMut;
 use attempt::ConnectAttempt;
 use call_cuts::CallCuts;
 use capacity::{CapacityUsed, HostCapacity, SEGMENT_BYTES_MAX};
+use lane::Lane;
 use pipe::{Pipe, PipeRead};
 use rules::{HostId, LinkEffect, Rule, RuleId, Rules};
+
+use crate::draws::{DrawSource, Purpose, name_word};
 use sim_plan::NetworkSpec as Profile;
 use sim_plan::RandomStream;
 use sim_plan::faults::CallPart;
@@ -40,6 +43,7 @@ mod attempt;
 pub mod call_cuts;
 pub mod capacity;
 mod connect;
+mod lane;
 pub mod pipe;
 pub mod rules;
 #[cfg(test)]
@@ -75,10 +79,13 @@ struct Conn {
     ends: [End; 2],
     /// `pipes[side]` is written by that side.
     pipes: [Pipe; 2],
+    lane: Lane,
 }
 
 struct HostState {
     name: String,
+    /// The name in keys of draws.
+    word: u64,
     ip: IpAddr,
     powered: bool,
     next_port: u16,
@@ -117,7 +124,9 @@ pub struct Network {
     next_event: u64,
     next_conn: u64,
     profile: Profile,
-    draw: RandomStream,
+    draws: DrawSource,
+    /// Number of connections of each pair: who opens them, and to whom.
+    lanes: BTreeMap<(HostId, HostId), u64>,
     /// Wakers of tasks for which something changed; the caller wakes them.
     pub wakes: Vec<Waker>,
     /// Counters.
@@ -138,7 +147,12 @@ pub struct NetCounts {
 }
 
 impl Network {
+    /// A network that draws from the seed's stream.
     pub fn new(seed: u64, profile: Profile) -> Network {
+        Network::drawing(DrawSource::Stream(RandomStream::new(seed, "net")), profile)
+    }
+
+    pub fn drawing(draws: DrawSource, profile: Profile) -> Network {
         Network {
             hosts: Vec::new(),
             names: BTreeMap::new(),
@@ -150,7 +164,8 @@ impl Network {
             next_event: 0,
             next_conn: 0,
             profile,
-            draw: RandomStream::new(seed, "net"),
+            draws,
+            lanes: BTreeMap::new(),
             wakes: Vec::new(),
             counts: NetCounts::default(),
         }
@@ -158,7 +173,10 @@ impl Network {
 
     /// Lets latencies, losses and cuts of writes come from another seed from now on.
     pub fn reseed(&mut self, seed: u64) {
-        self.draw = RandomStream::new(seed, "net");
+        self.draws = match self.draws {
+            DrawSource::Stream(_) => DrawSource::Stream(RandomStream::new(seed, "net")),
+            DrawSource::Keyed(_) => DrawSource::Keyed(seed),
+        };
     }
 
     /// Returns a machine's id; adds the machine at the first call.
@@ -171,8 +189,9 @@ impl Network {
         let listeners = BTreeMap::new();
         let name = name.to_string();
         self.names.insert(name.clone(), id);
-        let capacity = None;
-        self.hosts.push(HostState { name, ip, powered: true, next_port: FIRST_PORT, listeners, capacity });
+        let (word, capacity) = (name_word(&name), None);
+        let (powered, next_port) = (true, FIRST_PORT);
+        self.hosts.push(HostState { name, word, ip, powered, next_port, listeners, capacity });
         id
     }
 
@@ -227,21 +246,33 @@ impl Network {
         self.next_event += 1;
     }
 
+    /// Returns the place of a new connection in keys.
+    fn lane(&mut self, from: HostId, to: HostId) -> Lane {
+        let nth = self.lanes.entry((from, to)).or_default();
+        *nth += 1;
+        let pair = self.hosts[from].word.rotate_left(1) ^ self.hosts[to].word;
+        Lane::new(pair, *nth)
+    }
+
     /// Returns the latency of a segment of this size between two connected hosts.
-    fn latency(&mut self, from: HostId, to: HostId, bytes: usize) -> u64 {
+    fn latency(&mut self, from: HostId, to: HostId, bytes: usize, key: [u64; 3]) -> u64 {
         if from == to {
             return LOOPBACK_NANOS;
         }
         let least = self.profile.latency.as_nanos() as u64;
-        let jitter = self.draw.below(self.profile.jitter.as_nanos() as u64 + 1);
+        let jitter = self.draws.below(self.profile.jitter.as_nanos() as u64 + 1, Purpose::Jitter, key);
         let transfer = bytes as u64 * 1_000_000 / u64::from(self.profile.bytes_per_ms.max(1));
         let mut nanos = least + jitter + transfer + self.rules.delay(from, to);
         let per_mille = u64::from(self.profile.loss_per_mille) + 10 * self.rules.loss(from, to);
-        let mut retry_nanos = RETRANSMIT_NANOS;
-        while per_mille > 0 && retry_nanos < RETRANSMIT_NANOS_MAX && self.draw.below(1000) < per_mille {
+        let (mut retry_nanos, mut nth) = (RETRANSMIT_NANOS, 0);
+        while per_mille > 0
+            && retry_nanos < RETRANSMIT_NANOS_MAX
+            && self.draws.draw_nth(Purpose::Loss, nth, key) % 1000 < per_mille
+        {
             self.counts.retransmitted += 1;
             nanos += retry_nanos;
             retry_nanos *= 2;
+            nth += 1;
         }
         nanos
     }
@@ -275,7 +306,8 @@ impl Network {
             conn.pipes[side].writer = Some(waker.clone());
             return None;
         }
-        let count = self.cut(bytes.len().min(free_bytes).min(SEGMENT_BYTES_MAX));
+        let key = conn.lane.key(side);
+        let count = self.cut(bytes.len().min(free_bytes).min(SEGMENT_BYTES_MAX), key);
         match self.is_call_cut(id, side) {
             true => self.cut_call(now, id, side, &bytes[..count]),
             false => self.send(now, id, side, Some(&bytes[..count])),
@@ -301,19 +333,20 @@ impl Network {
     }
 
     /// Returns a random part of a write's length, at times.
-    fn cut(&mut self, length: usize) -> usize {
-        if length > 1 && self.draw.below(u64::from(self.profile.cut_one_in)) == 0 {
-            return self.draw.between(1, length as u64 - 1) as usize;
+    fn cut(&mut self, length: usize, key: [u64; 3]) -> usize {
+        if length > 1 && self.draws.below(u64::from(self.profile.cut_one_in), Purpose::IsCut, key) == 0 {
+            return 1 + self.draws.below(length as u64 - 1, Purpose::CutLength, key) as usize;
         }
         length
     }
 
     /// Sends bytes, or the FIN.
     fn send(&mut self, now: u64, id: ConnId, side: Side, bytes: Option<&[u8]>) {
-        let Some(conn) = self.conns.get(&id) else { return };
+        let Some(conn) = self.conns.get_mut(&id) else { return };
         let (from, to) = (conn.ends[side].host, conn.ends[1 - side].host);
+        let key = conn.lane.next_segment(side);
         let size = bytes.map_or(0, <[u8]>::len);
-        let mut arrives = now + self.latency(from, to, size);
+        let mut arrives = now + self.latency(from, to, size, key);
         if let Some(capacity) = self.hosts[to].capacity.as_mut().filter(|_| size > 0) {
             arrives = capacity.serve(arrives, size);
         }
@@ -383,9 +416,10 @@ impl Network {
     }
 
     fn send_reset(&mut self, now: u64, id: ConnId, to_side: Side) {
-        let Some(conn) = self.conns.get(&id) else { return };
+        let Some(conn) = self.conns.get_mut(&id) else { return };
         let (from, to) = (conn.ends[1 - to_side].host, conn.ends[to_side].host);
-        let at = now + self.latency(from, to, 0);
+        let key = conn.lane.next_segment(1 - to_side);
+        let at = now + self.latency(from, to, 0, key);
         self.schedule(at, Event::Reset(id, to_side));
     }
 
@@ -469,12 +503,13 @@ impl Network {
                 if let Some(since) = conn.pipes[side].stalled_since
                     && self.passes(from, to)
                 {
-                    retry_nanos.push((*id, side, since));
+                    retry_nanos.push((*id, side, since, conn.lane.key(side)));
                 }
             }
         }
-        for (id, side, since) in retry_nanos {
-            let wait = self.draw.below((now - since).min(RETRANSMIT_NANOS_MAX) + 1);
+        for (id, side, since, key) in retry_nanos {
+            let wait_max = (now - since).min(RETRANSMIT_NANOS_MAX);
+            let wait = self.draws.below(wait_max + 1, Purpose::Retransmit, key);
             let Some(conn) = self.conns.get_mut(&id) else { continue };
             conn.pipes[side].stalled_since = None;
             conn.pipes[side].scheduled = true;

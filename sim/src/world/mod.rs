@@ -5,6 +5,8 @@
 //!
 //! - `madsim`: for many runs. madsim's executor runs ready tasks in a random order that the seed decides; time, network
 //!   and devices are [`virtual_env`]'s. Only in builds with `--cfg madsim`, as `cargo sim` makes them.
+//! - [`keyed`]: for runs that are compared. Its own executor and the network draw by key, so a fault that is left out
+//!   changes only what it caused. Time and devices are [`virtual_env`]'s too.
 //! - [`turmoil`]: for independence from our models. tokio's own scheduler, turmoil's own network.
 
 use std::collections::BTreeMap;
@@ -21,6 +23,8 @@ use crate::net::call_cuts::CallCutId;
 use crate::net::rules::LinkEffect;
 use sim_plan::faults::CallPart;
 
+pub mod executor_world;
+pub mod keyed;
 #[cfg(madsim)]
 pub mod madsim;
 pub mod turmoil;
@@ -122,8 +126,13 @@ pub trait World {
     /// Returns the number of calls that were cut.
     fn calls_cut(&self) -> u64;
 
-    /// Lets the network draw from another seed from now on, in a world whose network is ours.
+    /// Lets the network, and the executor if it can, draw from another seed from now on, in a world whose network is ours.
     fn reseed(&mut self, _seed: u64) {}
+
+    /// Returns true if each draw is named by a key, so that it depends on no other: see [`crate::draws`].
+    fn draws_by_key(&self) -> bool {
+        false
+    }
 
     fn log(&self) -> &EventLog;
 

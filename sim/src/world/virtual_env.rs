@@ -8,12 +8,14 @@
 //! Times are exact to the nanosecond, whatever the executor's own timers can do. No time passes while tasks run: the
 //! cost of work is slept afterwards ([`Machine::busy_until`]).
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
 use std::future::{Future, poll_fn};
 use std::io;
 use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
@@ -46,6 +48,10 @@ pub enum HostSignal {
 /// The state that all hosts of a world share.
 pub struct VirtualWorld {
     state: Mutex<State>,
+    /// The state's `now`, which is read far more often than anything else.
+    now: AtomicU64,
+    /// Polls of tasks.
+    polls: AtomicU64,
 }
 
 struct State {
@@ -82,7 +88,7 @@ impl VirtualWorld {
             signals: VecDeque::new(),
             counts: StepCounts::default(),
         };
-        Arc::new(VirtualWorld { state: Mutex::new(state) })
+        Arc::new(VirtualWorld { state: Mutex::new(state), now: AtomicU64::new(0), polls: AtomicU64::new(0) })
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
@@ -91,7 +97,7 @@ impl VirtualWorld {
 
     /// Returns the nanoseconds since the run began.
     pub fn nanos(&self) -> u64 {
-        self.state().now
+        self.now.load(Ordering::Acquire)
     }
 
     /// Runs `work` on the network, then wakes the tasks it concerns.
@@ -108,7 +114,8 @@ impl VirtualWorld {
     /// Returns the counters of steps, tasks and timers, and those of the network.
     pub fn counts(&self) -> (StepCounts, NetCounts) {
         let state = self.state();
-        (state.counts, state.net.counts)
+        let counts = StepCounts { polls: self.polls.load(Ordering::Relaxed), ..state.counts };
+        (counts, state.net.counts)
     }
 
     pub fn signal(&self, signal: HostSignal) {
@@ -132,18 +139,22 @@ impl VirtualWorld {
         let next = timer.into_iter().chain(state.net.next_at()).min();
         let Some(next) = next.filter(|next| *next <= until) else {
             state.now = state.now.max(until);
+            self.now.store(state.now, Ordering::Release);
             return false;
         };
         state.now = state.now.max(next);
+        self.now.store(state.now, Ordering::Release);
         state.counts.steps += 1;
         let now = state.now;
-        let later = state.timers.split_off(&(now + 1, 0));
-        let due = std::mem::replace(&mut state.timers, later);
+        let mut due = Vec::new();
+        while let Some(timer) = state.timers.first_entry().filter(|timer| timer.key().0 <= now) {
+            due.push(timer.remove());
+        }
         state.counts.timers_fired += due.len() as u64;
         state.net.advance(now);
-        let wakes = std::mem::take(&mut state.net.wakes);
+        due.append(&mut state.net.wakes);
         drop(state);
-        due.into_values().chain(wakes).for_each(Waker::wake);
+        due.into_iter().for_each(Waker::wake);
         true
     }
 }
@@ -169,7 +180,7 @@ impl ExecutionContext for VirtualNode {
     }
 
     fn stepped(&self) {
-        self.virtual_world.state().counts.polls += 1;
+        self.virtual_world.polls.fetch_add(1, Ordering::Relaxed);
         for fault in self.machine.triggers().take_fired() {
             self.virtual_world.signal(HostSignal::Fired(fault));
         }
@@ -188,17 +199,19 @@ impl VirtualNode {
     }
 }
 
-/// Spawns a task on the current host of the executor.
-pub type Spawn = fn(&'static str, BoxFuture<'static, ()>) -> Box<dyn TaskHandle>;
+/// The executor of one host's tasks.
+pub trait Spawn: Send + Sync {
+    fn spawn(&self, name: &'static str, future: BoxFuture<'static, ()>) -> Box<dyn TaskHandle>;
+}
 
 impl VirtualNode {
     /// Returns the environment of this machine's programs.
-    pub fn env(self: &Arc<VirtualNode>, spawn: Spawn) -> Env {
+    pub fn env(self: &Arc<VirtualNode>, spawner: Arc<dyn Spawn>) -> Env {
         Env {
             clock: self.clone(),
             disks: self.machine.clone(),
             net: self.clone(),
-            tasks: Arc::new(NodeTasks { node: self.clone(), spawn }),
+            tasks: Arc::new(NodeTasks { node: self.clone(), spawner }),
             memory: self.machine.clone(),
             rng: self.clone(),
             observer: self.machine.observer(),
@@ -247,7 +260,17 @@ impl Future for Sleep {
         };
         self.timer = Some(timer);
         state.counts.timer_polls += 1;
-        state.timers.insert(timer, cx.waker().clone());
+        let stale = match state.timers.entry(timer) {
+            Entry::Vacant(unset) => {
+                unset.insert(cx.waker().clone());
+                None
+            }
+            Entry::Occupied(set) if set.get().will_wake(cx.waker()) => None,
+            Entry::Occupied(mut set) => Some(set.insert(cx.waker().clone())),
+        };
+        // Order: outside of the lock, as in `drop`.
+        drop(state);
+        drop(stale);
         Poll::Pending
     }
 }
@@ -292,14 +315,14 @@ impl Rng for VirtualNode {
 
 struct NodeTasks {
     node: Arc<VirtualNode>,
-    spawn: Spawn,
+    spawner: Arc<dyn Spawn>,
 }
 
 impl Tasks for NodeTasks {
     fn spawn(&self, name: &'static str, future: BoxFuture<'static, ()>) -> Box<dyn TaskHandle> {
         self.node.record("spawn", name.as_bytes());
         let task = Some(self.node.machine.begin_task(name));
-        (self.spawn)(name, Box::pin(InContext { here: self.node.clone(), task, future }))
+        self.spawner.spawn(name, Box::pin(InContext { here: self.node.clone(), task, future }))
     }
 
     fn run<'a>(&'a self, work: &'a mut (dyn FnMut() + Send)) -> BoxFuture<'a, ()> {

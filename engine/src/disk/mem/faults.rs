@@ -48,6 +48,7 @@ impl MemDisk {
     pub fn lose_pages(&self, count: u64) -> u64 {
         let state = &mut *self.state();
         let mut lost = 0;
+        state.rng.begin("pages", state.ops);
         for _ in 0..count {
             let Some(file) = state.names.random_file(ROWS, &mut state.rng) else { break };
             content(&file).lose_page(&mut state.rng);
@@ -60,6 +61,7 @@ impl MemDisk {
     pub fn flip_bits(&self, count: u64) -> u64 {
         let state = &mut *self.state();
         let mut flipped = 0;
+        state.rng.begin("bits", state.ops);
         for _ in 0..count {
             let Some(file) = state.names.random_file(ROWS, &mut state.rng) else { break };
             let len = content(&file).len();

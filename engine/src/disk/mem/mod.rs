@@ -110,9 +110,19 @@ const INITIAL_FREE: u64 = 1 << 40;
 impl MemDisk {
     /// Creates an empty disk. `seed` decides the outcome of crashes and partial failures.
     pub fn new(seed: u64) -> MemDisk {
+        MemDisk::drawing(split_mix::SplitMix64::new(seed))
+    }
+
+    /// Creates an empty disk of which each outcome depends on its seed and occasion alone: the number of a crash and a
+    /// file's path, the number of an operation. Outcomes that are not drawn change no other.
+    pub fn keyed(seed: u64) -> MemDisk {
+        MemDisk::drawing(split_mix::SplitMix64::keyed(seed))
+    }
+
+    fn drawing(rng: split_mix::SplitMix64) -> MemDisk {
         let state = State {
             names: Namespace::default(),
-            rng: split_mix::SplitMix64::new(seed),
+            rng,
             epoch: 0,
             ops: 0,
             failures: BTreeMap::new(),
@@ -263,6 +273,12 @@ impl State {
         self.owed += self.cost.sync;
     }
 
+    /// Returns the number of bytes that an append writes before it fails.
+    fn part_of(&mut self, bytes: usize) -> usize {
+        self.rng.begin("append", self.ops);
+        self.rng.up_to(bytes)
+    }
+
     /// Counts an operation that moves `bytes` bytes and returns its outcome. Fails if there is no power.
     fn begin(&mut self, kind: DiskOpKind, bytes: usize) -> io::Result<OpOutcome> {
         self.ops += 1;
@@ -274,7 +290,11 @@ impl State {
         }
         let due = self.failures.remove(&self.ops).map(FaultEffect::Fail);
         let rng = &mut self.rng;
-        let armed = self.armed.next_effect(kind, || rng.up_to(999));
+        let op = self.ops;
+        let armed = self.armed.next_effect(kind, || {
+            rng.begin("operation", op);
+            rng.up_to(999)
+        });
         Ok(match due.or(armed) {
             Some(FaultEffect::Fail(errno)) => {
                 self.counts.ops_failed += 1;
@@ -419,8 +439,8 @@ impl DiskFile for MemFile {
                 state.counts.full += 1;
                 (fits, Err(Errno::NOSPC))
             }
-            OpOutcome::Fail(errno) => (state.rng.up_to(fits), Err(errno)),
-            OpOutcome::PowerCut => (state.rng.up_to(fits), Err(Errno::IO)),
+            OpOutcome::Fail(errno) => (state.part_of(fits), Err(errno)),
+            OpOutcome::PowerCut => (state.part_of(fits), Err(Errno::IO)),
         };
         state.free -= written as u64;
         content(&self.content).append(&bytes[..written]);
@@ -488,6 +508,7 @@ fn apply_damage(state: &mut State, damage: WriteDamage, bytes: &[u8]) {
         WriteDamage::Lost => state.counts.writes_phantom += 1,
         WriteDamage::Misdirected => {
             state.counts.writes_misdirected += 1;
+            state.rng.begin("misdirected", state.ops);
             if let Some(victim) = state.names.random_file(armed_faults::ROWS, &mut state.rng) {
                 let mut victim = content(&victim);
                 let len = usize::try_from(victim.len()).unwrap_or(usize::MAX);

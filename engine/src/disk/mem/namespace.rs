@@ -211,6 +211,7 @@ impl Namespace {
 
     /// Leaves one of the trees that a power failure may leave, its files crashed too.
     pub(super) fn crash(&mut self, kept: UnsyncedKept, rng: &mut SplitMix64, counts: &mut FaultCounts) {
+        rng.begin("", counts.crashes);
         // A file system with one journal loses the end of it; one without may lose the end of each directory.
         let one_journal = rng.coin();
         let lost_from = rng.up_to(self.journal.len());
@@ -229,8 +230,9 @@ impl Namespace {
             }
         }
         self.drop_orphans();
-        for node in self.durable.values() {
+        for (path, node) in &self.durable {
             if let NamespaceEntry::File(file) = node {
+                rng.begin(path, counts.crashes);
                 file_content::content(file).crash(kept, rng, counts);
             }
         }
