@@ -129,9 +129,17 @@ struct Apply<'a> {
 impl Apply<'_> {
     async fn run(mut self) -> Result<()> {
         self.outcome.backups += 1;
+        let mut writer = self.table.writer();
+        let applied = self.parts(&mut writer).await;
+        // Order: a write of a restore that failed must not arrive after those of the one that resumes it.
+        let finished = writer.finish().await;
+        applied?;
+        finished.map(|_| ()).map_err(refused)
+    }
+
+    async fn parts(&mut self, writer: &mut TableWriter) -> Result<()> {
         let columns = self.columns()?;
         let mut kept = KeptRows::new(&self.backup.manifest, self.last)?;
-        let mut writer = self.table.writer();
         for part in &self.backup.manifest.parts {
             if !self.backup.manifest.is_kudus() && !self.last.tablets.contains(&part.tablet) {
                 self.outcome.skipped += part.rows;
@@ -141,14 +149,14 @@ impl Apply<'_> {
                 self.outcome.resumed += 1;
                 continue;
             }
-            self.part(part, &columns, &mut kept, &mut writer).await?;
+            self.part(part, &columns, &mut kept, writer).await?;
             // Order: a part is done once all of its rows are in the table.
             writer.flush().await.map_err(refused)?;
             if let Some(progress) = self.progress {
                 progress.add(self.backup, part);
             }
         }
-        writer.finish().await.map(|_| ()).map_err(refused)
+        Ok(())
     }
 
     /// Returns true if the table may have rows of these keys.
