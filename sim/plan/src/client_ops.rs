@@ -135,6 +135,22 @@ words! {
 }
 
 words! {
+    /// Metadata of a model table that a client asks for.
+    pub enum MetadataQuery {
+        /// Number of rows and bytes, as masters know them.
+        Statistics = "statistics",
+        /// The list of tables, by a part of their names.
+        Tables = "tables",
+        /// The tablet of one partition key.
+        Location = "location",
+        /// The tablets that a server has, with schema and partition.
+        Tablets = "tablets",
+        /// Ranges of primary keys that split a tablet, and the rows of each.
+        KeyRanges = "key-ranges",
+    }
+}
+
+words! {
     /// Kind of a backup.
     pub enum BackupChoice {
         /// Incremental if there is a base whose history servers still keep.
@@ -275,6 +291,8 @@ records! {
             draw: u32,
         },
         TableAlter = "table-alter" { table: u8, step: TableStep, draw: u32 },
+        /// Asks for metadata of a model table.
+        TableMetadata = "table-metadata" { table: u8, asked: MetadataQuery, draw: u32 },
         /// Asks a replica of a model table's tablet to stand for election.
         TableElect = "table-elect" { table: u8, draw: u32 },
         /// Backs up a table to the directory `data` of this client's host. See [`ClientProgram::backs_up`].

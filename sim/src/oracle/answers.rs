@@ -37,7 +37,7 @@ struct ToldCodes {
     after_faults: &'static [i32],
 }
 
-const TOLD: [ToldCodes; 4] = [
+const TOLD: [ToldCodes; 8] = [
     // UNKNOWN_ERROR (not the leader, given up, a dropped range), INVALID_SCHEMA, MISMATCHED_SCHEMA, TABLET_NOT_FOUND,
     // TABLET_NOT_RUNNING, THROTTLED, TABLET_FAILED.
     ToldCodes { method: "Write", codes: &[1, 2, 5, 6, 12, 19], after_faults: &[20] },
@@ -46,6 +46,11 @@ const TOLD: [ToldCodes; 4] = [
     // TABLE_NOT_FOUND, CATALOG_MANAGER_NOT_INITIALIZED, NOT_THE_LEADER, TABLET_NOT_RUNNING.
     ToldCodes { method: "GetTableLocations", codes: &[3, 6, 7, 9], after_faults: &[] },
     ToldCodes { method: "GetTableSchema", codes: &[3, 6, 7], after_faults: &[] },
+    ToldCodes { method: "GetTableStatistics", codes: &[3, 6, 7], after_faults: &[] },
+    ToldCodes { method: "ListTables", codes: &[6, 7], after_faults: &[] },
+    ToldCodes { method: "ListTablets", codes: &[], after_faults: &[] },
+    // TABLET_NOT_FOUND, TABLET_NOT_RUNNING.
+    ToldCodes { method: "SplitKeyRange", codes: &[6, 12], after_faults: &[20] },
 ];
 
 impl ToldCodes {
@@ -119,7 +124,7 @@ impl Causes {
             // A row's error is told to all rows of its batch that have no answer.
             ("write" | "insert", NotFound | AlreadyPresent) => true,
             // Its columns or its name are those of another version.
-            ("read", Invalid | NotFound) => self.alters_model_tables,
+            ("read" | "ask", Invalid | NotFound) => self.alters_model_tables,
             ("scan", NotFound) => self.drops_tablets || self.has_faults,
             (_, Invalid | NotFound | AlreadyPresent) => false,
         }

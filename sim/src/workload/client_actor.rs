@@ -162,6 +162,7 @@ impl ClientActor {
             | ClientOp::TableScan { .. }
             | ClientOp::TableDiff { .. }
             | ClientOp::TableAlter { .. }
+            | ClientOp::TableMetadata { .. }
             | ClientOp::TableElect { .. } => {
                 let seen = self.after();
                 self.model.act(op, seen).await;

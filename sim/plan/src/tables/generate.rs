@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::draw;
-use crate::client_ops::{ClientOp, ReadMode, ReplicaChoice, RowsFormat, TableStep, WriteKind};
+use crate::client_ops::{ClientOp, MetadataQuery, ReadMode, ReplicaChoice, RowsFormat, TableStep, WriteKind};
 use crate::draws::{MS, SECOND, read_mode, replica_choice, rounded};
 use crate::plan::Plan;
 use crate::profile::FaultProfile;
@@ -54,6 +54,18 @@ pub(crate) fn replace_with_table_ops(random: &mut RandomStream, plan: &mut Plan)
     for op in plan.clients.iter_mut().flat_map(|client| &mut client.ops) {
         if *op != (ClientOp::Flush {}) && random.percent(percent) {
             *op = ops.op(random);
+        }
+    }
+}
+
+/// Replaces some scans of model tables by questions for metadata.
+pub(crate) fn replace_with_metadata(random: &mut RandomStream, plan: &mut Plan) {
+    let percent = random.pick(&[0, 10, 30]);
+    for op in plan.clients.iter_mut().flat_map(|client| &mut client.ops) {
+        if let ClientOp::TableScan { table, draw, .. } = *op
+            && random.percent(percent)
+        {
+            *op = ClientOp::TableMetadata { table, asked: random.pick(MetadataQuery::ALL), draw };
         }
     }
 }

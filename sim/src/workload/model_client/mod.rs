@@ -5,7 +5,8 @@
 //! ModelClient            writes, scans and alterations of one client       [`writes`], [`reads`], [`ddl`]
 //!                        some of its scans go through `nyala-client`       [`client_scans`]
 //!                        whose totals the servers compute, too             [`client_aggregates`]
-//! recover_model_tables   reads every replica once more, after the faults   [`reads`]
+//!                        asks for metadata of tables and tablets           [`metadata`]
+//! recover_model_tables   reads every replica once more, after the faults   [`recovery`]
 //! check_restored         reads a table that was restored from a backup     [`restored`]
 //! ```
 //!
@@ -15,8 +16,10 @@ mod arrow_values;
 mod client_aggregates;
 mod client_scans;
 mod ddl;
+mod metadata;
 pub(super) mod read_tablet;
 mod reads;
+mod recovery;
 mod restored;
 mod writes;
 
@@ -99,6 +102,10 @@ impl ModelClient {
             ClientOp::TableAlter { table, step, draw } => {
                 let random = &mut RandomStream::new(u64::from(*draw), "alter");
                 self.alter(*table, *step, random).await;
+            }
+            ClientOp::TableMetadata { table, asked, draw } => {
+                let random = &mut RandomStream::new(u64::from(*draw), "metadata");
+                self.ask_metadata(*table, *asked, random).await;
             }
             ClientOp::TableElect { table, draw } => self.elect(*table, *draw).await,
             _ => return,

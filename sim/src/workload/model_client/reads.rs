@@ -1,25 +1,23 @@
-//! Scans of plain clients, and the reads after the faults.
+//! Scans of plain clients.
 
 use std::time::Duration;
 
-use engine::ids::TabletId;
 use engine::time::Instant;
-use nyala_common::env::Env;
 use nyala_common::rpc::client::{CallOptions, RpcResponse};
 use nyala_proto::kudu::tserver::{ScanRequestPb, ScanResponsePb};
 use sim_plan::client_ops::{ClientOp, ReadMode, ReplicaChoice, RowsFormat};
 use sim_plan::tables::{ColumnSpec, Value};
 use sim_plan::{RandomStream, client_ops};
 
-use super::{ModelClient, SETUP_CLIENT, View};
-use crate::history::HybridStamp;
+use super::{ModelClient, View};
+use crate::history::{HybridStamp, Nanos};
 use crate::model::{ColNo, Condition, RowCells, draws};
+use crate::model_oracle::metadata::KeyRange;
 use crate::model_oracle::{ReadCall, ReadOutcome, TableCall};
-use crate::oracle::Violation;
 use crate::wire::client::{CallFailure, PAUSE, ReplicaPlace, TSERVER, TabletPlace, text_of};
 use crate::wire::keys;
 use crate::wire::scan::{ScanRow, ScanTime, TabletScan};
-use crate::workload::{Workload, nanos};
+use crate::workload::nanos;
 
 /// Codes that speak of the scan itself.
 const OF_REQUEST: [i32; 4] = [2, 5, 8, 13];
@@ -41,6 +39,20 @@ pub(super) struct Reading {
 }
 
 impl Reading {
+    /// Returns an unordered scan of a whole tablet at its leader, in one batch.
+    pub(super) fn whole(
+        view: &View,
+        columns: Vec<ColNo>,
+        time: ScanTime,
+        format: RowsFormat,
+        deadline: Instant,
+    ) -> Reading {
+        let scan = whole(view, &columns, time, format);
+        let (from, batch, conditions) = (ReplicaChoice::Leader, 1 << 20, Vec::new());
+        let (by_client, by_token) = (false, false);
+        Reading { columns, conditions, scan, from, batch, deadline, by_client, by_token }
+    }
+
     /// Returns the scan of one tablet as the history has it.
     pub(super) fn call(&self) -> ReadCall {
         let scan = &self.scan;
@@ -94,10 +106,7 @@ impl ModelClient {
         deadline: Instant,
     ) -> ReadOutcome {
         let columns: Vec<ColNo> = view.spec.columns.iter().map(|column| column.number).collect();
-        let scan = whole(view, &columns, ScanTime::Named(at), RowsFormat::RowWise);
-        let (from, batch, conditions) = (ReplicaChoice::Leader, 1 << 20, Vec::new());
-        let (by_client, by_token) = (false, false);
-        let reading = Reading { columns, conditions, scan, from, batch, deadline, by_client, by_token };
+        let reading = Reading::whole(view, columns, ScanTime::Named(at), RowsFormat::RowWise, deadline);
         self.outcome(view, place, &reading, &mut RandomStream::new(0, "rows")).await
     }
 
@@ -121,10 +130,7 @@ impl ModelClient {
                     (columns, scan.columns) = (Vec::new(), Vec::new());
                 }
                 if *bounded {
-                    let (one, other) = draws::key_bounds(random, &view.spec);
-                    let (one, other) = (encoded(view, &one), encoded(view, &other));
-                    scan.lower = Some(one.clone().min(other.clone()));
-                    scan.upper = Some(one.max(other)).filter(|upper| !upper.is_empty());
+                    (scan.lower, scan.upper) = drawn_bounds(view, random);
                 }
             }
             ClientOp::TableDiff { back, to, .. } => {
@@ -158,9 +164,26 @@ impl ModelClient {
     }
 
     /// Reads a tablet, at one replica after the other until one answers, and records it.
-    async fn read(&mut self, view: &View, place: &TabletPlace, reading: &Reading, random: &mut RandomStream) {
+    pub(super) async fn read(
+        &mut self,
+        view: &View,
+        place: &TabletPlace,
+        reading: &Reading,
+        random: &mut RandomStream,
+    ) {
         let began = (nanos(&self.env), self.plain.seen);
         let outcome = self.outcome(view, place, reading, random).await;
+        self.record_read(began, view, &place.id, reading, outcome);
+    }
+
+    pub(super) fn record_read(
+        &self,
+        began: (Nanos, HybridStamp),
+        view: &View,
+        tablet: &str,
+        reading: &Reading,
+        outcome: ReadOutcome,
+    ) {
         let rows = match &outcome {
             ReadOutcome::Rows { count, .. } => Some(*count),
             _ => None,
@@ -170,10 +193,10 @@ impl ModelClient {
             counts.unanswered += u64::from(rows.is_none());
             counts.rows_read += rows.unwrap_or_default();
         });
-        self.record(began, view, &place.id, TableCall::Read { call: reading.call(), outcome });
+        self.record(began, view, tablet, TableCall::Read { call: reading.call(), outcome });
     }
 
-    async fn outcome(
+    pub(super) async fn outcome(
         &mut self,
         view: &View,
         place: &TabletPlace,
@@ -280,6 +303,14 @@ impl ModelClient {
     }
 }
 
+/// Draws a range of encoded primary keys.
+pub(super) fn drawn_bounds(view: &View, random: &mut RandomStream) -> KeyRange {
+    let (one, other) = draws::key_bounds(random, &view.spec);
+    let (one, other) = (encoded(view, &one), encoded(view, &other));
+    let bound = |key: Vec<u8>| Some(key).filter(|key| !key.is_empty());
+    (bound(one.clone().min(other.clone())), bound(one.max(other)))
+}
+
 fn encoded(view: &View, cells: &RowCells) -> Vec<u8> {
     keys::primary_key(&view.spec, &|number| cells.get(&number).cloned().unwrap_or(Value::Null))
 }
@@ -299,80 +330,5 @@ fn whole(view: &View, columns: &[ColNo], time: ScanTime, format: RowsFormat) -> 
         ordered: false,
         limit: None,
         format,
-    }
-}
-
-impl Workload {
-    /// Reads every row of the model tables at each replica, after the faults. Each tablet has the time `quiet`: a
-    /// follower that hibernates knows of a new snapshot only with its leader's next heartbeat, so the whole takes a
-    /// second for each replica.
-    pub(in crate::workload) async fn recover_model_tables(&self, env: &Env, quiet: Duration) {
-        let live: Vec<usize> = {
-            let state = self.state();
-            state.model.tables.iter().filter(|table| !table.dropped).map(|table| table.current).collect()
-        };
-        let mut client = ModelClient::new(self, env, SETUP_CLIENT);
-        client.plain.observe(self.newest().max(self.state().model.newest));
-        for table in live {
-            if let Err(why) = client.read_everything(table, env, quiet).await {
-                let what = format!("after the faults ended, model table {table}: {why}");
-                self.report_violation(Violation::new("liveness", what));
-            }
-        }
-    }
-}
-
-impl ModelClient {
-    async fn read_everything(&mut self, table: usize, env: &Env, quiet: Duration) -> Result<(), String> {
-        let versions: Vec<View> = {
-            let state = self.workload.state();
-            let found = &state.model.incarnations[table];
-            let views =
-                found.versions.iter().enumerate().skip(found.newest()).filter(|(_, version)| !version.void);
-            let view = |number: usize| View {
-                table,
-                id: found.id.clone(),
-                number,
-                spec: found.versions[number].table.clone(),
-            };
-            views.map(|(number, _)| view(number)).collect()
-        };
-        let found = self.plain.locate(&versions[0].id, env.now().mono.after(quiet)).await;
-        for place in found.map_err(|failure| failure.to_string())? {
-            let deadline = env.now().mono.after(quiet);
-            self.workload.state().live_tablets.extend(place.id.parse::<TabletId>());
-            for at in 0..place.replicas.len() {
-                let mut read = false;
-                for view in &versions {
-                    read = read || self.read_replica(view, &place, at, deadline).await;
-                }
-                if !read {
-                    return Err(format!("tablet {}: replica {at} cannot be read", place.id));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Reads all rows of one replica. Returns false if it has no rows for this version.
-    async fn read_replica(&mut self, view: &View, place: &TabletPlace, at: usize, deadline: Instant) -> bool {
-        let columns: Vec<ColNo> = view.spec.columns.iter().map(|column| column.number).collect();
-        let format = RowsFormat::ALL[at % RowsFormat::ALL.len()];
-        let now = ScanTime::Named(self.ago(Duration::ZERO).max(self.plain.seen) + 1);
-        let mut scan = whole(view, &columns, now, format);
-        scan.ordered = at.is_multiple_of(2);
-        let (from, batch, conditions) = (ReplicaChoice::Leader, 1 << 20, Vec::new());
-        let (by_client, by_token) = (false, false);
-        let reading = Reading { columns, conditions, scan, from, batch, deadline, by_client, by_token };
-        let only = TabletPlace { replicas: vec![place.replicas[at].clone()], ..place.clone() };
-        let random = &mut RandomStream::new(0, "recovery");
-        let before = self.workload.table_history().events().len();
-        self.read(view, &only, &reading, random).await;
-        let events = self.workload.table_history().clone();
-        let events = events.events();
-        let rows = |event: &crate::model_oracle::TableEvent| {
-            matches!(event.call, TableCall::Read { outcome: ReadOutcome::Rows { .. }, .. })
-        };
-        events[before..].iter().any(rows)
     }
 }

@@ -45,6 +45,7 @@ impl ModelClient {
             }
         }
         for (at, rows) in by_tablet {
+            self.count_inserts(&view, &rows);
             let began = (nanos(&self.env), self.plain.seen);
             let outcome = self.write_to(&view, places[at].clone(), &rows, deadline).await;
             let written = matches!(outcome, WriteOutcome::Applied { .. });
@@ -57,8 +58,16 @@ impl ModelClient {
         }
     }
 
+    /// Counts rows before they are sent, as masters may tell of them before the reply.
+    pub(super) fn count_inserts(&self, view: &View, rows: &[RowWrite]) {
+        use WriteKind::{Insert, InsertIgnore, Upsert, UpsertIgnore};
+        let inserts = |row: &&RowWrite| matches!(row.kind, Insert | InsertIgnore | Upsert | UpsertIgnore);
+        let count = rows.iter().filter(inserts).count() as u64;
+        *self.workload.state().model.inserted.entry(view.table).or_default() += count;
+    }
+
     /// Returns the newest known shape of a table, whose ranges say where rows are.
-    fn newest_spec(&self, view: &View) -> sim_plan::tables::ModelTable {
+    pub(super) fn newest_spec(&self, view: &View) -> sim_plan::tables::ModelTable {
         let state = self.workload.state();
         let found = &state.model.incarnations[view.table];
         found.versions[found.newest()].table.clone()
