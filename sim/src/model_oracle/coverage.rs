@@ -137,6 +137,8 @@ pub fn wanted() -> BTreeSet<String> {
         "scan while altered",
         "scan by the client",
         "scan by tokens",
+        "write by the client",
+        "write of several tablets by the client",
         "all columns in the key",
         "metadata statistics at rest",
         "backup full",

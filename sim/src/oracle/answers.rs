@@ -124,7 +124,7 @@ impl Causes {
             // A row's error is told to all rows of its batch that have no answer.
             ("write" | "insert", NotFound | AlreadyPresent) => true,
             // Its columns or its name are those of another version.
-            ("read" | "ask", Invalid | NotFound) => self.alters_model_tables,
+            ("read" | "put" | "ask", Invalid | NotFound) => self.alters_model_tables,
             ("scan", NotFound) => self.drops_tablets || self.has_faults,
             (_, Invalid | NotFound | AlreadyPresent) => false,
         }

@@ -3,6 +3,7 @@
 //! ```text
 //! prepare_model_tables   creates the plan's tables                         [`ddl`]
 //! ModelClient            writes, scans and alterations of one client       [`writes`], [`reads`], [`ddl`]
+//!                        some of its writes go through `nyala-client`     [`client_writes`]
 //!                        some of its scans go through `nyala-client`       [`client_scans`]
 //!                        whose totals the servers compute, too             [`client_aggregates`]
 //!                        asks for metadata of tables and tablets           [`metadata`]
@@ -15,6 +16,7 @@
 mod arrow_values;
 mod client_aggregates;
 mod client_scans;
+mod client_writes;
 mod ddl;
 mod metadata;
 pub(super) mod read_tablet;

@@ -28,13 +28,21 @@ const INVALID_SCHEMA: i32 = 2;
 const MISMATCHED_SCHEMA: i32 = 5;
 const UNKNOWN_ERROR: i32 = 1;
 
+/// Percentage of writes that go through `nyala-client`.
+const CLIENT_PERCENT: u64 = 25;
+
 impl ModelClient {
     /// Draws rows and writes them, one request for each tablet.
     pub(super) async fn write(&mut self, table: u8, kind: WriteKind, count: u8, random: &mut RandomStream) {
         let Some(view) = self.view(table, random) else { return };
-        let rows: Vec<RowWrite> = (0..count).map(|_| draws::row(random, &view.spec, kind)).collect();
+        let mut rows: Vec<RowWrite> = (0..count).map(|_| draws::row(random, &view.spec, kind)).collect();
         let deadline = self.op_deadline();
         let Some(places) = self.locate(&view, deadline).await else { return };
+        if random.percent(CLIENT_PERCENT) && self.writes_by_client(&view) {
+            // Enough rows for batches of several tablets.
+            rows.extend((0..3 * count).map(|_| draws::row(random, &view.spec, kind)));
+            return self.write_by_client(&view, &places, rows, random).await;
+        }
         let mut by_tablet: BTreeMap<usize, Vec<RowWrite>> = BTreeMap::new();
         for row in rows {
             let cell = |number: u8| row.cells.get(&number).cloned().unwrap_or(Value::Null);
