@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sim_plan::client_ops::{MetadataQuery, TableStep, WriteKind};
+use sim_plan::client_ops::{MetadataQuery, ScanPause, TableStep, WriteKind};
 use sim_plan::tables::{ModelTable, TypeWord};
 
 use super::history::{ReadCall, ReadOutcome, TableCall, TableEvent, WriteOutcome};
@@ -128,6 +128,7 @@ pub fn wanted() -> BTreeSet<String> {
     }
     wanted.extend(TableStep::ALL.iter().map(|step| format!("alter {}", step.word())));
     wanted.extend(MetadataQuery::ALL.iter().map(|query| format!("metadata {}", query.word())));
+    wanted.extend(ScanPause::ALL.iter().map(|pause| format!("scan pause {}", pause.word())));
     let others = [
         "column immutable",
         "hash of two columns",
@@ -141,6 +142,8 @@ pub fn wanted() -> BTreeSet<String> {
         "write of several tablets by the client",
         "all columns in the key",
         "metadata statistics at rest",
+        "metadata scanner expired",
+        "metadata scanner alive",
         "backup full",
         "backup incremental",
         "restore",

@@ -19,7 +19,10 @@ pub struct ListedTable {
     pub tablets: i32,
 }
 
-/// An answer about a table.
+/// Time by which clocks of two machines may differ over the life of a scanner, as a part of it.
+const CLOCKS_DIFFER: Nanos = 10;
+
+/// An answer about a table, or about a scanner of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Metadata {
     /// Sums over the table's tablets.
@@ -42,6 +45,16 @@ pub enum Metadata {
     Location { key: Vec<u8>, found: Option<Bounds> },
     /// A tablet as its server lists it.
     Tablet { bounds: Bounds, name: String, columns: Vec<ColumnSchemaPb> },
+    /// The use of a scanner that was idle for `least` to `most`, or a call that keeps it alive.
+    Scanner {
+        least: Nanos,
+        most: Nanos,
+        /// Idle time after which servers drop it.
+        ttl: Nanos,
+        is_expired: bool,
+        /// True if nothing else ends scanners.
+        is_undisturbed: bool,
+    },
     /// Ranges that split the primary keys from `lower` to `upper`.
     KeyRanges {
         within: KeyRange,
@@ -60,6 +73,8 @@ impl Metadata {
             Metadata::Location { .. } => "location",
             Metadata::Tablet { .. } => "tablets",
             Metadata::KeyRanges { .. } => "key-ranges",
+            Metadata::Scanner { is_expired: true, .. } => "scanner expired",
+            Metadata::Scanner { is_expired: false, .. } => "scanner alive",
         }
     }
 }
@@ -82,6 +97,16 @@ pub(super) fn fault(
         },
         Metadata::Location { key, found } => location_fault(table, key, found.as_ref(), during),
         Metadata::Tablet { bounds, name, columns } => tablet_fault(table, bounds, name, columns, during),
+        Metadata::Scanner { least, most, ttl, is_expired: true, is_undisturbed } => {
+            let is_early = *is_undisturbed && most + ttl / CLOCKS_DIFFER < *ttl;
+            is_early
+                .then(|| format!("a scanner expired that was idle for {least} to {most} ns, not for {ttl}"))
+        }
+        Metadata::Scanner { least, most, ttl, is_expired: false, .. } => {
+            let is_late = *least > ttl + ttl / CLOCKS_DIFFER;
+            is_late
+                .then(|| format!("a scanner lives that was idle for {least} to {most} ns, more than {ttl}"))
+        }
         Metadata::KeyRanges { within, ranges, keys } => {
             ranges_fault(within, ranges).or_else(|| keys_fault(keys.as_ref()?))
         }

@@ -71,6 +71,8 @@ words! {
         RangesOverlap = "ranges-overlap",
         RangesLackEnd = "ranges-lack-end",
         RangeLacksRow = "range-lacks-row",
+        ScannerLivesOn = "scanner-lives-on",
+        ScannerExpiresEarly = "scanner-expires-early",
     }
 }
 
@@ -159,7 +161,7 @@ impl Player {
 
     fn ask(&mut self) {
         let (since, version) = (self.now, self.version().clone());
-        let answer = match self.questions.below(5) {
+        let answer = match self.questions.below(6) {
             0 => self.statistics(),
             1 => self.listed(),
             2 => {
@@ -189,7 +191,8 @@ impl Player {
                 }
                 Metadata::Tablet { bounds, name, columns }
             }
-            _ => self.key_ranges(),
+            4 => self.key_ranges(),
+            _ => self.scanner(),
         };
         self.record(0, TableCall::Metadata { answer, since });
     }
@@ -220,6 +223,16 @@ impl Player {
             _ => {}
         }
         Metadata::Listed { filter, entries, is_known: true }
+    }
+
+    fn scanner(&mut self) -> Metadata {
+        let (ttl, idle) = (100, self.questions.between(0, 300));
+        let is_expired = match self.broken {
+            Some(Rule::ScannerLivesOn) => false,
+            Some(Rule::ScannerExpiresEarly) => true,
+            _ => idle > ttl,
+        };
+        Metadata::Scanner { least: idle, most: idle, ttl, is_expired, is_undisturbed: true }
     }
 
     fn key_ranges(&mut self) -> Metadata {

@@ -163,6 +163,7 @@ impl ClientActor {
             | ClientOp::TableDiff { .. }
             | ClientOp::TableAlter { .. }
             | ClientOp::TableMetadata { .. }
+            | ClientOp::TablePausedScan { .. }
             | ClientOp::TableElect { .. } => {
                 let seen = self.after();
                 self.model.act(op, seen).await;

@@ -6,6 +6,7 @@
 //!                        some of its writes go through `nyala-client`     [`client_writes`]
 //!                        some of its scans go through `nyala-client`       [`client_scans`]
 //!                        whose totals the servers compute, too             [`client_aggregates`]
+//!                        some of which pause between batches              [`paused_scans`]
 //!                        asks for metadata of tables and tablets           [`metadata`]
 //! recover_model_tables   reads every replica once more, after the faults   [`recovery`]
 //! check_restored         reads a table that was restored from a backup     [`restored`]
@@ -19,6 +20,7 @@ mod client_scans;
 mod client_writes;
 mod ddl;
 mod metadata;
+mod paused_scans;
 pub(super) mod read_tablet;
 mod reads;
 mod recovery;
@@ -96,6 +98,10 @@ impl ModelClient {
             ClientOp::TableWrite { table, kind, rows, draw } => {
                 let random = &mut RandomStream::new(u64::from(*draw), "rows");
                 self.write(*table, *kind, *rows, random).await;
+            }
+            ClientOp::TablePausedScan { table, draw, .. } => {
+                let random = &mut RandomStream::new(u64::from(*draw), "scan");
+                self.scan_with_pauses(*table, op, random).await;
             }
             ClientOp::TableScan { table, draw, .. } | ClientOp::TableDiff { table, draw, .. } => {
                 let random = &mut RandomStream::new(u64::from(*draw), "scan");

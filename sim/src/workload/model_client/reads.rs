@@ -9,6 +9,7 @@ use sim_plan::client_ops::{ClientOp, ReadMode, ReplicaChoice, RowsFormat};
 use sim_plan::tables::{ColumnSpec, Value};
 use sim_plan::{RandomStream, client_ops};
 
+use super::paused_scans::{Pause, ScannerUse};
 use super::{ModelClient, View};
 use crate::history::{HybridStamp, Nanos};
 use crate::model::{ColNo, Condition, RowCells, draws};
@@ -32,10 +33,11 @@ pub(super) struct Reading {
     pub scan: TabletScan,
     pub from: ReplicaChoice,
     pub batch: u32,
-    deadline: Instant,
+    pub(super) deadline: Instant,
     /// True for a scan by `nyala-client`, and by its tokens.
     by_client: bool,
     pub by_token: bool,
+    pub pause: Option<Pause>,
 }
 
 impl Reading {
@@ -50,7 +52,7 @@ impl Reading {
         let scan = whole(view, &columns, time, format);
         let (from, batch, conditions) = (ReplicaChoice::Leader, 1 << 20, Vec::new());
         let (by_client, by_token) = (false, false);
-        Reading { columns, conditions, scan, from, batch, deadline, by_client, by_token }
+        Reading { columns, conditions, scan, from, batch, deadline, by_client, by_token, pause: None }
     }
 
     /// Returns the scan of one tablet as the history has it.
@@ -71,14 +73,16 @@ impl Reading {
 
 /// Rows of a scan so far.
 #[derive(Default)]
-struct Progress {
+pub(super) struct Progress {
     rows: Vec<ScanRow>,
     count: u64,
     at: Option<HybridStamp>,
+    /// Number of pauses so far.
+    pub pauses: u8,
 }
 
 /// Reason for which an attempt ended early.
-enum Stopped {
+pub(super) enum Stopped {
     Refused(ReadOutcome),
     Retry(String),
 }
@@ -148,7 +152,8 @@ impl ModelClient {
         // A token is of one tablet, as are the limit and the number of rows of a recorded call.
         let by_token = random.percent(50) || columns.is_empty() || scan.limit.is_some();
         let deadline = self.op_deadline();
-        Some(Reading { columns, conditions, scan, from, batch, deadline, by_client, by_token })
+        let pause = None;
+        Some(Reading { columns, conditions, scan, from, batch, deadline, by_client, by_token, pause })
     }
 
     fn time(&self, at: client_ops::ReadMode, back: Duration, random: &mut RandomStream) -> ScanTime {
@@ -225,7 +230,7 @@ impl ModelClient {
             // Only an ordered scan of a named snapshot is resumed after its last row.
             let resumes = reading.scan.ordered && matches!(reading.scan.time, ScanTime::Named(_));
             if !resumes || reading.scan.limit.is_some() {
-                progress = Progress::default();
+                progress = Progress { pauses: progress.pauses, ..Progress::default() };
             }
             attempt += 1;
             self.env.sleep(PAUSE).await;
@@ -253,20 +258,28 @@ impl ModelClient {
             };
             keys::primary_key(&view.spec, &cell)
         });
-        let new = reading.scan.request(tablet, self.plain.seen, last.as_deref());
+        let mut new = reading.scan.request(tablet, self.plain.seen, last.as_deref());
+        new.limit = new.limit.or(reading.first_part(progress));
         let mut request = ScanRequestPb {
             new_scan_request: Some(new),
             call_seq_id: Some(0),
-            batch_size_bytes: Some(reading.batch),
+            batch_size_bytes: Some(if reading.pauses(progress) { 0 } else { reading.batch }),
             ..Default::default()
         };
         // Only the reply that opens a scanner names it.
         let mut scanner = None;
+        let mut used: Option<ScannerUse> = None;
         for sequence in 1.. {
             let options = CallOptions { features: reading.scan.features(), ..CallOptions::default() };
+            let sent = nanos(&self.env);
             let called: Result<RpcResponse<ScanResponsePb>, CallFailure> =
                 self.plain.call(&replica.address, TSERVER, "Scan", &request, options).await;
             let reply = called.map_err(|failure| Stopped::Retry(failure.to_string()))?;
+            let now = ScannerUse { sent, received: nanos(&self.env) };
+            if let Some(before) = used.filter(|_| reading.pause.is_some()) {
+                self.record_use(view, tablet, before, now, reply.message.error.as_ref());
+            }
+            used = Some(now);
             if let Some(error) = &reply.message.error {
                 self.plain.errors.add("Scan", error.code, &error.status);
                 let (code, status, message) = (error.code, error.status.code, text_of(&error.status));
@@ -288,10 +301,19 @@ impl ModelClient {
             }
             progress.at = progress.at.or(reply.message.snap_timestamp);
             self.plain.observe(reply.message.propagated_timestamp());
+            if !reply.message.has_more_results() && reading.first_part(progress).is_some() {
+                progress.pauses += 1;
+                return Err(Stopped::Retry("the scan continues elsewhere".to_string()));
+            }
             if !reply.message.has_more_results() {
                 return Ok(());
             }
             scanner = scanner.or_else(|| reply.message.scanner_id.clone());
+            if reading.pauses(progress) {
+                progress.pauses += 1;
+                let place = (view, tablet, replica.address.as_str());
+                used = Some(self.pause(place, reading, scanner.clone().unwrap_or_default(), now).await?);
+            }
             request = ScanRequestPb {
                 scanner_id: scanner.clone(),
                 call_seq_id: Some(sequence),
