@@ -244,6 +244,7 @@ impl ModelClient {
                 };
                 told.push((began, place.id.clone(), of_tablet(tablet)));
             }
+            self.check_group(place).await?;
         }
         Ok(told)
     }

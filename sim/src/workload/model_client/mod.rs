@@ -18,6 +18,7 @@ mod arrow_values;
 mod client_aggregates;
 mod client_scans;
 mod client_writes;
+mod consensus_at_rest;
 mod ddl;
 mod metadata;
 mod paused_scans;
