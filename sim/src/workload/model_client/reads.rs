@@ -251,21 +251,7 @@ impl ModelClient {
         reading: &Reading,
         progress: &mut Progress,
     ) -> Result<(), Stopped> {
-        let last = progress.rows.last().map(|row| {
-            let cell = |number: u8| {
-                let at = reading.columns.iter().position(|column| *column == number);
-                at.and_then(|at| row.values.get(at)).cloned().unwrap_or(Value::Null)
-            };
-            keys::primary_key(&view.spec, &cell)
-        });
-        let mut new = reading.scan.request(tablet, self.plain.seen, last.as_deref());
-        new.limit = new.limit.or(reading.first_part(progress));
-        let mut request = ScanRequestPb {
-            new_scan_request: Some(new),
-            call_seq_id: Some(0),
-            batch_size_bytes: Some(if reading.pauses(progress) { 0 } else { reading.batch }),
-            ..Default::default()
-        };
+        let mut request = opening(view, tablet, reading, progress, self.plain.seen);
         // Only the reply that opens a scanner names it.
         let mut scanner = None;
         let mut used: Option<ScannerUse> = None;
@@ -322,6 +308,31 @@ impl ModelClient {
             };
         }
         Ok(())
+    }
+}
+
+/// Returns the request that opens a scanner, after the last row so far.
+fn opening(
+    view: &View,
+    tablet: &str,
+    reading: &Reading,
+    progress: &Progress,
+    seen: HybridStamp,
+) -> ScanRequestPb {
+    let last = progress.rows.last().map(|row| {
+        let cell = |number: u8| {
+            let at = reading.columns.iter().position(|column| *column == number);
+            at.and_then(|at| row.values.get(at)).cloned().unwrap_or(Value::Null)
+        };
+        keys::primary_key(&view.spec, &cell)
+    });
+    let mut new = reading.scan.request(tablet, seen, last.as_deref());
+    new.limit = new.limit.or(reading.first_part(progress));
+    ScanRequestPb {
+        new_scan_request: Some(new),
+        call_seq_id: Some(0),
+        batch_size_bytes: Some(if reading.pauses(progress) { 0 } else { reading.batch }),
+        ..Default::default()
     }
 }
 
