@@ -18,6 +18,7 @@ use crate::server_limits::{BACKOFF_MAX, PAGE_CACHE_BYTES, raft};
 use crate::server_usage::RunningServers;
 use crate::workload::{MASTER_PORT, TSERVER_PORT};
 use crate::world::{HostProgram, ProgramResult, World};
+use sim_plan::client_ops::SCANNER_TTL;
 use sim_plan::faults::DiskEffect;
 use sim_plan::{EngineLimits, FaultKind, Host, Plan};
 
@@ -187,6 +188,9 @@ fn tserver_config(plan: &Plan, host: Host) -> TserverConfig {
         security::require(&mut config.rpc);
     }
     config.clock_rule = Some(CLOCK_RULE);
+    if plan.pauses_scans() {
+        config.scanner_ttl_ms = millis(SCANNER_TTL);
+    }
     if !plan.data.history.is_zero() {
         config.history_max_age_s = plan.data.history.as_secs().max(1);
     }

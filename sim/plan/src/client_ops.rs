@@ -135,6 +135,39 @@ words! {
 }
 
 words! {
+    /// Metadata of a model table that a client asks for.
+    pub enum MetadataQuery {
+        /// Number of rows and bytes, as masters know them.
+        Statistics = "statistics",
+        /// The list of tables, by a part of their names.
+        Tables = "tables",
+        /// The tablet of one partition key.
+        Location = "location",
+        /// The tablets that a server has, with schema and partition.
+        Tablets = "tablets",
+        /// Ranges of primary keys that split a tablet, and the rows of each.
+        KeyRanges = "key-ranges",
+    }
+}
+
+words! {
+    /// Pause of a scan after its scanner was opened.
+    pub enum ScanPause {
+        /// Shorter than the time after which a server drops an idle scanner.
+        Short = "short",
+        /// Longer, with calls that keep the scanner alive.
+        KeepAlive = "keep-alive",
+        /// Longer, so that the scanner expires and the scan begins again.
+        Expire = "expire",
+        /// After some rows the scan continues at another replica, after the key of the last row.
+        Elsewhere = "elsewhere",
+    }
+}
+
+/// Idle time after which servers drop a scanner, in plans with paused scans.
+pub const SCANNER_TTL: Duration = Duration::from_secs(3);
+
+words! {
     /// Kind of a backup.
     pub enum BackupChoice {
         /// Incremental if there is a base whose history servers still keep.
@@ -275,6 +308,18 @@ records! {
             draw: u32,
         },
         TableAlter = "table-alter" { table: u8, step: TableStep, draw: u32 },
+        /// Reads one tablet of a model table, with pauses.
+        TablePausedScan = "table-paused-scan" {
+            table: u8,
+            pause: ScanPause,
+            span: Duration,
+            ordered: bool,
+            format: RowsFormat,
+            from: ReplicaChoice,
+            draw: u32,
+        },
+        /// Asks for metadata of a model table.
+        TableMetadata = "table-metadata" { table: u8, asked: MetadataQuery, draw: u32 },
         /// Asks a replica of a model table's tablet to stand for election.
         TableElect = "table-elect" { table: u8, draw: u32 },
         /// Backs up a table to the directory `data` of this client's host. See [`ClientProgram::backs_up`].

@@ -232,6 +232,8 @@ fn shared(op: &ClientOp, client: u8, writers: &mut BTreeMap<(bool, u8, u32), u8>
         | ClientOp::Scan { .. }
         | ClientOp::TableScan { .. }
         | ClientOp::TableDiff { .. }
+        | ClientOp::TableMetadata { .. }
+        | ClientOp::TablePausedScan { .. }
         | ClientOp::TableElect { .. }
         | ClientOp::Wait { .. } => return None,
         other => return Some(format!("an op {}", other.word())),

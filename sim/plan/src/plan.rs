@@ -100,6 +100,11 @@ impl Plan {
         self.any_op(|op| matches!(op, ClientOp::Numbered { .. }))
     }
 
+    /// Returns true if scans pause: servers drop idle scanners after [`crate::client_ops::SCANNER_TTL`].
+    pub fn pauses_scans(&self) -> bool {
+        self.any_op(|op| matches!(op, ClientOp::TablePausedScan { .. }))
+    }
+
     /// Returns true if a column that a write names may be dropped before the write is retried.
     pub fn loses_columns(&self) -> bool {
         self.alters() || self.any_op(|op| matches!(op, ClientOp::DropColumn { .. }))

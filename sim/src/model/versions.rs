@@ -29,6 +29,10 @@ pub struct Incarnation {
     pub number: u8,
     pub id: String,
     pub versions: Vec<TableVersion>,
+    /// Spans in which masters may not list it: it was hidden, or its drop was called.
+    pub absent: Vec<(Nanos, Nanos)>,
+    /// Time at which its drop was known to be done.
+    pub gone: Option<Nanos>,
     /// All columns that the table ever had; names and write defaults are those of their first version.
     pub columns: BTreeMap<ColNo, ColumnSpec>,
 }
@@ -38,7 +42,7 @@ impl Incarnation {
         let columns = table.columns.iter().map(|column| (column.number, column.clone())).collect();
         let number = table.spec.number;
         let version = TableVersion { name, table, called, known: Some(known), void: false };
-        Incarnation { number, id, versions: vec![version], columns }
+        Incarnation { number, id, versions: vec![version], absent: Vec::new(), gone: None, columns }
     }
 
     pub fn key_count(&self) -> usize {

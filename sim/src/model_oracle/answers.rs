@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use sim_plan::tables::{ColumnSpec, Value};
 
 use super::history::{ReadCall, ReadOutcome, TableCall, TableEvent, WriteOutcome};
-use super::of_call;
+use super::{metadata, of_call};
 use crate::model::{Incarnation, TableVersion};
 use crate::oracle::Violation;
 use crate::wire::keys;
@@ -66,6 +66,10 @@ pub fn check(at: usize, event: &TableEvent, table: &Incarnation) -> Vec<Violatio
                 found.push(of_call(at, event, "no version of the table has the columns of this scan"));
             }
             let wrong = snapshot_fault(event, call, *stamp).or_else(|| rows_fault(table, call, rows, *count));
+            found.extend(wrong.map(|what| of_call(at, event, &what)));
+        }
+        TableCall::Metadata { answer, .. } => {
+            let wrong = metadata::fault(table, answer, event.span(), event.invoked);
             found.extend(wrong.map(|what| of_call(at, event, &what)));
         }
         TableCall::Write { .. } | TableCall::Read { .. } => {}

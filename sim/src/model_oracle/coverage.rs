@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use sim_plan::client_ops::{TableStep, WriteKind};
+use sim_plan::client_ops::{MetadataQuery, ScanPause, TableStep, WriteKind};
 use sim_plan::tables::{ModelTable, TypeWord};
 
 use super::history::{ReadCall, ReadOutcome, TableCall, TableEvent, WriteOutcome};
@@ -37,6 +37,7 @@ pub fn cells(tables: &[Incarnation], events: &[TableEvent]) -> BTreeMap<String, 
                 let versions = table.possible(event.invoked..=event.returned).count();
                 (versions > 1).then(|| count("scan while altered".to_string()));
             }
+            TableCall::Metadata { answer, .. } => count(format!("metadata {}", answer.word())),
             TableCall::Write { .. } | TableCall::Read { .. } => {}
         }
     }
@@ -126,6 +127,8 @@ pub fn wanted() -> BTreeSet<String> {
         wanted.extend([true, false].map(|default| format!("column null={null} default={default}")));
     }
     wanted.extend(TableStep::ALL.iter().map(|step| format!("alter {}", step.word())));
+    wanted.extend(MetadataQuery::ALL.iter().map(|query| format!("metadata {}", query.word())));
+    wanted.extend(ScanPause::ALL.iter().map(|pause| format!("scan pause {}", pause.word())));
     let others = [
         "column immutable",
         "hash of two columns",
@@ -135,7 +138,12 @@ pub fn wanted() -> BTreeSet<String> {
         "scan while altered",
         "scan by the client",
         "scan by tokens",
+        "write by the client",
+        "write of several tablets by the client",
         "all columns in the key",
+        "metadata statistics at rest",
+        "metadata scanner expired",
+        "metadata scanner alive",
         "backup full",
         "backup incremental",
         "restore",

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use engine::sync::{Mutex, MutexGuard};
 use sim_plan::line_format::LineField;
 
+use super::metadata::Metadata;
 use crate::history::{ClientNo, HybridStamp, Nanos};
 use crate::model::rows::show;
 use crate::model::{ColNo, Condition, RowAnswer, RowWrite};
@@ -37,6 +38,11 @@ pub enum TableCall {
     Read {
         call: ReadCall,
         outcome: ReadOutcome,
+    },
+    /// An answer about the table. `since`: beginning of the time whose versions it may be of.
+    Metadata {
+        answer: Metadata,
+        since: Nanos,
     },
 }
 
@@ -108,6 +114,7 @@ impl std::fmt::Display for TableEvent {
                     other => write!(f, "-> {other:?} (after {})", self.after),
                 }
             }
+            TableCall::Metadata { answer, .. } => write!(f, "{answer:?}"),
             TableCall::Read { call, outcome } => {
                 write!(f, "{call}")?;
                 match outcome {
@@ -156,6 +163,7 @@ impl TableEvent {
         match self.call {
             TableCall::Write { .. } => self.invoked..=self.returned,
             TableCall::Read { .. } => 0..=self.returned,
+            TableCall::Metadata { since, .. } => since..=self.returned,
         }
     }
 
@@ -168,7 +176,7 @@ impl TableEvent {
                     |row: &ScanRow| row.values.iter().map(LineField::text).collect::<Vec<_>>().join(" ");
                 rows.iter().map(text).collect()
             }
-            TableCall::Read { .. } => Vec::new(),
+            TableCall::Read { .. } | TableCall::Metadata { .. } => Vec::new(),
         }
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! history ──► answers    each call: is this error, this schema, this place allowed?
+//!        ├──► metadata   is what masters and servers tell of a table that of a version in force?
 //!        └──► timeline   each tablet, each key: writes and snapshot reads by timestamp, swept once over the
 //!                        states that the row may have
 //!                  └──► reads   does a read fit a state?
@@ -13,6 +14,7 @@
 pub mod answers;
 pub mod coverage;
 pub mod history;
+pub mod metadata;
 mod reads;
 mod timeline;
 mod violation;

@@ -3,11 +3,14 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
+use nyala_proto::kudu::ColumnSchemaPb;
 use sim_plan::RandomStream;
 use sim_plan::client_ops::WriteKind;
 use sim_plan::line_format::words;
 use sim_plan::tables::{ColumnSpec, TypeWord, Value, draw};
 
+use super::metadata::{ListedTable, Metadata};
 use super::*;
 use crate::model::rows::{apply, cell};
 use crate::model::{ColNo, Condition, ModelRow, RowAnswer, RowWrite, Truth, draws};
@@ -52,12 +55,33 @@ words! {
         DiffTellsUnchanged = "diff-tells-unchanged",
         NullTurnsToZero = "null-turns-to-zero",
         StaleRowInvented = "stale-row-invented",
+        RowsAreBelowZero = "rows-are-below-zero",
+        RowsAreTooMany = "rows-are-too-many",
+        RowCountIsLate = "row-count-is-late",
+        TableNotListed = "table-not-listed",
+        TableListedTwice = "table-listed-twice",
+        TableListedWithoutTablet = "table-listed-without-tablet",
+        OldNameListed = "old-name-listed",
+        DroppedTableListed = "dropped-table-listed",
+        FilterIgnored = "filter-ignored",
+        LocationElsewhere = "location-elsewhere",
+        TabletHasNoPartition = "tablet-has-no-partition",
+        TabletLacksColumn = "tablet-lacks-column",
+        TabletHasOldName = "tablet-has-old-name",
+        RangesOverlap = "ranges-overlap",
+        RangesLackEnd = "ranges-lack-end",
+        RangeLacksRow = "range-lacks-row",
+        ScannerLivesOn = "scanner-lives-on",
+        ScannerExpiresEarly = "scanner-expires-early",
     }
 }
 
 /// The mock server: all states of each key, and what clients saw.
 struct Player {
     random: RandomStream,
+    /// For questions about metadata.
+    questions: RandomStream,
+    inserted: u64,
     broken: Option<Rule>,
     table: Incarnation,
     rows: BTreeMap<Vec<u8>, Vec<(u64, ModelRow)>>,
@@ -80,6 +104,8 @@ impl Player {
         let table = Incarnation::new(shape, "id".to_string(), "t".to_string(), 0, 1);
         Player {
             random,
+            questions: RandomStream::new(seed, "questions"),
+            inserted: 0,
             broken,
             table,
             rows: BTreeMap::new(),
@@ -129,7 +155,101 @@ impl Player {
         } else {
             WriteOutcome::Applied { at: stamp, answers: vec![answer] }
         };
+        self.inserted += 1;
         self.record(stamp - 1, TableCall::Write { rows: vec![row], outcome });
+    }
+
+    fn ask(&mut self) {
+        let (since, version) = (self.now, self.version().clone());
+        let answer = match self.questions.below(6) {
+            0 => self.statistics(),
+            1 => self.listed(),
+            2 => {
+                let all = (Vec::new(), Vec::new());
+                let found = if self.is(Rule::LocationElsewhere) { (vec![1], vec![2]) } else { all };
+                Metadata::Location { key: vec![9], found: Some(found) }
+            }
+            3 => {
+                let keys = version.table.key_columns().len();
+                let column = |(at, spec): (usize, &ColumnSpec)| ColumnSchemaPb {
+                    write_default_value: spec
+                        .write
+                        .as_ref()
+                        .and_then(|value| spec.kind.cell(value))
+                        .map(Bytes::from),
+                    ..crate::wire::schema::new_column(spec, at < keys)
+                };
+                let mut columns: Vec<ColumnSchemaPb> =
+                    version.table.columns.iter().enumerate().map(column).collect();
+                let mut bounds = (Vec::new(), Vec::new());
+                let mut name = version.name;
+                match self.broken {
+                    Some(Rule::TabletLacksColumn) => drop(columns.pop()),
+                    Some(Rule::TabletHasNoPartition) => bounds.0.push(1),
+                    Some(Rule::TabletHasOldName) => name.push('0'),
+                    _ => {}
+                }
+                Metadata::Tablet { bounds, name, columns }
+            }
+            4 => self.key_ranges(),
+            _ => self.scanner(),
+        };
+        self.record(0, TableCall::Metadata { answer, since });
+    }
+
+    fn statistics(&self) -> Metadata {
+        let last = |states: &Vec<(u64, ModelRow)>| states.last().is_some_and(|(_, row)| row.is_some());
+        let rows = self.rows.values().filter(|states| last(states)).count() as i64;
+        let live_rows = match self.broken {
+            Some(Rule::RowsAreBelowZero) => -1,
+            Some(Rule::RowsAreTooMany) => self.inserted as i64 + 1,
+            Some(Rule::RowCountIsLate) => rows - i64::from(rows > 0),
+            _ => rows,
+        };
+        let exact = (!self.is(Rule::RowsAreTooMany)).then_some(rows as u64);
+        Metadata::Statistics { live_rows: Some(live_rows), disk_bytes: 0, inserted: self.inserted, exact }
+    }
+
+    fn listed(&mut self) -> Metadata {
+        let mut entries = vec![ListedTable { name: "t".to_string(), tablets: 1 }];
+        let mut filter = String::new();
+        match self.broken {
+            Some(Rule::TableNotListed) => entries.clear(),
+            Some(Rule::TableListedTwice) => entries.push(entries[0].clone()),
+            Some(Rule::TableListedWithoutTablet) => entries[0].tablets = 0,
+            Some(Rule::OldNameListed) => entries[0].name.push('0'),
+            Some(Rule::DroppedTableListed) => self.table.gone = Some(1),
+            Some(Rule::FilterIgnored) => filter.push('u'),
+            _ => {}
+        }
+        Metadata::Listed { filter, entries, is_known: true }
+    }
+
+    fn scanner(&mut self) -> Metadata {
+        let (ttl, idle) = (100, self.questions.between(0, 300));
+        let is_expired = match self.broken {
+            Some(Rule::ScannerLivesOn) => false,
+            Some(Rule::ScannerExpiresEarly) => true,
+            _ => idle > ttl,
+        };
+        Metadata::Scanner { least: idle, most: idle, ttl, is_expired, is_undisturbed: true }
+    }
+
+    fn key_ranges(&mut self) -> Metadata {
+        let keys: Vec<Vec<u8>> = self.rows.keys().cloned().collect();
+        let middle = keys.get(keys.len() / 2).cloned();
+        let mut ranges = match middle {
+            Some(middle) => vec![(None, Some(middle.clone())), (Some(middle), None)],
+            None => vec![(None, None)],
+        };
+        let mut parts = keys.clone();
+        match self.broken {
+            Some(Rule::RangesOverlap) => ranges.push((None, None)),
+            Some(Rule::RangesLackEnd) => ranges.iter_mut().for_each(|range| range.1 = Some(vec![0xff])),
+            Some(Rule::RangeLacksRow) => drop(parts.pop()),
+            _ => {}
+        }
+        Metadata::KeyRanges { within: (None, None), ranges, keys: Some((keys, parts)) }
     }
 
     /// Returns the row after a write that breaks the rule.
@@ -341,6 +461,9 @@ impl Player {
                 0..13 => self.write(),
                 13..19 => self.read(),
                 _ => self.alter(),
+            }
+            if self.questions.percent(15) {
+                self.ask();
             }
         }
         check(&[self.table], &self.events)

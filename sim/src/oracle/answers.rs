@@ -37,15 +37,21 @@ struct ToldCodes {
     after_faults: &'static [i32],
 }
 
-const TOLD: [ToldCodes; 4] = [
+const TOLD: [ToldCodes; 9] = [
     // UNKNOWN_ERROR (not the leader, given up, a dropped range), INVALID_SCHEMA, MISMATCHED_SCHEMA, TABLET_NOT_FOUND,
     // TABLET_NOT_RUNNING, THROTTLED, TABLET_FAILED.
     ToldCodes { method: "Write", codes: &[1, 2, 5, 6, 12, 19], after_faults: &[20] },
-    // UNKNOWN_ERROR (a column is dropped as the scan begins), SCANNER_EXPIRED, INVALID_SCAN_SPEC, INVALID_SNAPSHOT.
+    // UNKNOWN_ERROR (a column is dropped as the scan begins), INVALID_SCAN_SPEC, INVALID_SNAPSHOT, SCANNER_EXPIRED.
     ToldCodes { method: "Scan", codes: &[1, 2, 5, 6, 8, 12, 13], after_faults: &[7, 20] },
+    ToldCodes { method: "ScannerKeepAlive", codes: &[], after_faults: &[7] },
     // TABLE_NOT_FOUND, CATALOG_MANAGER_NOT_INITIALIZED, NOT_THE_LEADER, TABLET_NOT_RUNNING.
     ToldCodes { method: "GetTableLocations", codes: &[3, 6, 7, 9], after_faults: &[] },
     ToldCodes { method: "GetTableSchema", codes: &[3, 6, 7], after_faults: &[] },
+    ToldCodes { method: "GetTableStatistics", codes: &[3, 6, 7], after_faults: &[] },
+    ToldCodes { method: "ListTables", codes: &[6, 7], after_faults: &[] },
+    ToldCodes { method: "ListTablets", codes: &[], after_faults: &[] },
+    // TABLET_NOT_FOUND, TABLET_NOT_RUNNING.
+    ToldCodes { method: "SplitKeyRange", codes: &[6, 12], after_faults: &[20] },
 ];
 
 impl ToldCodes {
@@ -119,7 +125,7 @@ impl Causes {
             // A row's error is told to all rows of its batch that have no answer.
             ("write" | "insert", NotFound | AlreadyPresent) => true,
             // Its columns or its name are those of another version.
-            ("read", Invalid | NotFound) => self.alters_model_tables,
+            ("read" | "put" | "ask", Invalid | NotFound) => self.alters_model_tables,
             ("scan", NotFound) => self.drops_tablets || self.has_faults,
             (_, Invalid | NotFound | AlreadyPresent) => false,
         }
@@ -174,7 +180,8 @@ pub fn check(
         report.checked += count;
         // Callers of other methods decide about their errors.
         let of_method = TOLD.iter().find(|told| told.method == method);
-        if of_method.is_some_and(|told| !told.allow(*code, causes.has_faults)) {
+        let has_cause = causes.has_faults || plan.pauses_scans();
+        if of_method.is_some_and(|told| !told.allow(*code, has_cause)) {
             let message =
                 format!("{method} told the code {code} with status {status}, which it must not: {text}");
             report.add(violation(&message));

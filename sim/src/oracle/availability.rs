@@ -122,7 +122,7 @@ pub fn check_tables(
         let why = match &event.call {
             TableCall::Write { outcome: WriteOutcome::Unknown(why), .. } => why,
             TableCall::Read { outcome: ReadOutcome::Failed(why), .. } if !conditions.is_impatient => why,
-            TableCall::Write { .. } | TableCall::Read { .. } => continue,
+            TableCall::Write { .. } | TableCall::Read { .. } | TableCall::Metadata { .. } => continue,
         };
         if !is_gone(why) {
             report.add(conditions.violation(life, why, event.to_string()));

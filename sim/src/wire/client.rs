@@ -11,11 +11,11 @@ use nyala_common::env::Env;
 use nyala_common::rpc::RequestIdPb;
 use nyala_common::rpc::client::{CallOptions, Proxy, RpcError, RpcResponse};
 use nyala_common::security::RpcCaller;
-use nyala_proto::kudu::AppStatusPb;
 use nyala_proto::kudu::master::{
     ConnectToMasterRequestPb, ConnectToMasterResponsePb, GetTableLocationsRequestPb,
     GetTableLocationsResponsePb, MasterErrorPb, TableIdentifierPb, TabletLocationsPb, TsInfoPb,
 };
+use nyala_proto::kudu::{AppStatusPb, PartitionPb};
 use prost::Message;
 
 use super::keys::Bounds;
@@ -94,8 +94,10 @@ master_replies!(
     DeleteTableResponsePb,
     GetTableLocationsResponsePb,
     GetTableSchemaResponsePb,
+    GetTableStatisticsResponsePb,
     IsAlterTableDoneResponsePb,
     IsCreateTableDoneResponsePb,
+    ListTablesResponsePb,
     RecallDeletedTableResponsePb,
 );
 
@@ -296,11 +298,17 @@ fn place_of(tablet: &TabletLocationsPb, servers: &[TsInfoPb]) -> TabletPlace {
         });
     }
     replicas.sort_by_key(|replica| !replica.leads);
-    let partition = tablet.partition.clone().unwrap_or_default();
-    let bytes = |bytes: Option<Bytes>| bytes.map(|bytes| bytes.to_vec()).unwrap_or_default();
     TabletPlace {
         id: String::from_utf8_lossy(&tablet.tablet_id).into_owned(),
-        bounds: (bytes(partition.partition_key_start), bytes(partition.partition_key_end)),
+        bounds: bounds_of(tablet.partition.as_ref()),
         replicas,
     }
+}
+
+/// Returns the bounds of a partition.
+pub fn bounds_of(partition: Option<&PartitionPb>) -> Bounds {
+    let bytes = |bytes: &Option<Bytes>| bytes.as_ref().map(|bytes| bytes.to_vec()).unwrap_or_default();
+    partition.map_or_else(Bounds::default, |partition| {
+        (bytes(&partition.partition_key_start), bytes(&partition.partition_key_end))
+    })
 }

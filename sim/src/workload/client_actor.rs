@@ -162,6 +162,8 @@ impl ClientActor {
             | ClientOp::TableScan { .. }
             | ClientOp::TableDiff { .. }
             | ClientOp::TableAlter { .. }
+            | ClientOp::TableMetadata { .. }
+            | ClientOp::TablePausedScan { .. }
             | ClientOp::TableElect { .. } => {
                 let seen = self.after();
                 self.model.act(op, seen).await;

@@ -15,6 +15,8 @@ pub(super) struct ModelTables {
     pub tables: Vec<TableState>,
     /// The newest timestamp that any plain client has seen.
     pub newest: HybridStamp,
+    /// Number of rows that clients have asked to insert, by incarnation.
+    pub inserted: BTreeMap<usize, u64>,
     /// Errors that services told the clients.
     pub errors: ToldErrors,
     /// Number of alterations by step that are known to be done.

@@ -56,6 +56,8 @@ impl Plan {
     /// Returns the plan of a seed. Equal arguments give equal plans within one version.
     pub fn generate(seed: u64, profile: FaultProfile, size: PlanSize) -> Plan {
         let mut plan = Plan::without_backups(seed, profile, size);
+        tables::replace_with_metadata(&mut RandomStream::new(seed, "metadata"), &mut plan);
+        tables::replace_with_paused_scans(&mut RandomStream::new(seed, "paused scans"), &mut plan);
         // Order: last, because model tables replace the ops of all clients.
         backups::add(&mut RandomStream::new(seed, "backups"), &mut plan, profile, size);
         plan

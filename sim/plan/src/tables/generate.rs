@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use super::draw;
-use crate::client_ops::{ClientOp, ReadMode, ReplicaChoice, RowsFormat, TableStep, WriteKind};
+use crate::client_ops::{
+    ClientOp, MetadataQuery, ReadMode, ReplicaChoice, RowsFormat, SCANNER_TTL, ScanPause, TableStep,
+    WriteKind,
+};
 use crate::draws::{MS, SECOND, read_mode, replica_choice, rounded};
 use crate::plan::Plan;
 use crate::profile::FaultProfile;
@@ -54,6 +57,36 @@ pub(crate) fn replace_with_table_ops(random: &mut RandomStream, plan: &mut Plan)
     for op in plan.clients.iter_mut().flat_map(|client| &mut client.ops) {
         if *op != (ClientOp::Flush {}) && random.percent(percent) {
             *op = ops.op(random);
+        }
+    }
+}
+
+/// Replaces some scans of model tables by questions for metadata.
+pub(crate) fn replace_with_metadata(random: &mut RandomStream, plan: &mut Plan) {
+    let percent = random.pick(&[0, 10, 30]);
+    for op in plan.clients.iter_mut().flat_map(|client| &mut client.ops) {
+        if let ClientOp::TableScan { table, draw, .. } = *op
+            && random.percent(percent)
+        {
+            *op = ClientOp::TableMetadata { table, asked: random.pick(MetadataQuery::ALL), draw };
+        }
+    }
+}
+
+/// Replaces some scans of model tables by scans with pauses.
+pub(crate) fn replace_with_paused_scans(random: &mut RandomStream, plan: &mut Plan) {
+    let percent = random.pick(&[0, 0, 5, 20]);
+    for op in plan.clients.iter_mut().flat_map(|client| &mut client.ops) {
+        if let ClientOp::TableScan { table, ordered, format, draw, .. } = *op
+            && random.percent(percent)
+        {
+            let pause = random.pick(ScanPause::ALL);
+            let span = rounded(match pause {
+                ScanPause::Short | ScanPause::Elsewhere => random.span(10 * MS, SCANNER_TTL / 4),
+                ScanPause::KeepAlive | ScanPause::Expire => random.span(SCANNER_TTL * 5 / 4, SCANNER_TTL * 2),
+            });
+            let from = replica_choice(random);
+            *op = ClientOp::TablePausedScan { table, pause, span, ordered, format, from, draw };
         }
     }
 }

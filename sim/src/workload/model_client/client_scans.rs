@@ -41,7 +41,7 @@ impl ModelClient {
     /// Returns true if the rows of a scan through the client must be those of the table: it remembers for a while where
     /// a table has no range, so of a table whose ranges have changed it may miss some. It must get an answer all the
     /// same.
-    fn sees_all_ranges(&self, view: &View) -> bool {
+    pub(super) fn sees_all_ranges(&self, view: &View) -> bool {
         let state = self.workload.state();
         let versions = &state.model.incarnations[view.table].versions;
         versions.iter().all(|version| version.table.ranges == versions[0].table.ranges)

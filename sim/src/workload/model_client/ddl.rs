@@ -23,7 +23,7 @@ use sim_plan::client_ops::TableStep;
 use sim_plan::tables::{ModelTable, RangeSpec};
 
 use super::{ModelClient, SETUP_CLIENT, TableState};
-use crate::history::{CallOutcome, ClientRequest};
+use crate::history::{CallOutcome, ClientRequest, Nanos};
 use crate::model::draws::{AlterStep, Alteration};
 use crate::model::{Incarnation, TableVersion, draws};
 use crate::oracle::Violation;
@@ -161,12 +161,22 @@ impl ModelClient {
                 return;
             }
             of_table.busy = true;
+            if matches!(step, TableStep::HideAndRecall | TableStep::Recreate) {
+                let (now, current) = (nanos(&self.env), of_table.current);
+                state.model.incarnations[current].absent.push((now, Nanos::MAX));
+            }
         }
         if more.percent(REFUSED_PERCENT) && !self.workload.is_determined() {
             self.alter_wrongly(at, more).await;
         }
         let known = match step {
-            TableStep::HideAndRecall => self.hide_and_recall(at, more).await,
+            TableStep::HideAndRecall => {
+                let known = self.hide_and_recall(at, more).await;
+                if known {
+                    self.end_absence(at);
+                }
+                known
+            }
             TableStep::Recreate => self.recreate(at).await,
             step => self.alter_version(at, step, random).await,
         };
@@ -177,6 +187,13 @@ impl ModelClient {
         }
         state.model.tables[at].busy = false;
         state.model.tables[at].frozen = !known;
+    }
+
+    fn end_absence(&self, at: usize) {
+        let mut state = self.workload.state();
+        let current = state.model.tables[at].current;
+        let now = nanos(&self.env);
+        state.model.incarnations[current].absent.last_mut().into_iter().for_each(|span| span.1 = now);
     }
 
     /// Makes a new version. Returns false if its outcome is unknown.
@@ -330,6 +347,11 @@ impl ModelClient {
         let deadline = self.plain.deadline(self.workload.plan().cluster.op_timeout * 4);
         if !self.drop_table(at, &id, deadline).await {
             return false;
+        }
+        {
+            let mut state = self.workload.state();
+            let current = state.model.tables[at].current;
+            state.model.incarnations[current].gone = Some(nanos(&self.env));
         }
         let gone = self.schema_of(table_of(&id), deadline).await;
         if gone.is_ok() && self.has_single_master() {

@@ -3,9 +3,12 @@
 //! ```text
 //! prepare_model_tables   creates the plan's tables                         [`ddl`]
 //! ModelClient            writes, scans and alterations of one client       [`writes`], [`reads`], [`ddl`]
+//!                        some of its writes go through `nyala-client`     [`client_writes`]
 //!                        some of its scans go through `nyala-client`       [`client_scans`]
 //!                        whose totals the servers compute, too             [`client_aggregates`]
-//! recover_model_tables   reads every replica once more, after the faults   [`reads`]
+//!                        some of which pause between batches              [`paused_scans`]
+//!                        asks for metadata of tables and tablets           [`metadata`]
+//! recover_model_tables   reads every replica once more, after the faults   [`recovery`]
 //! check_restored         reads a table that was restored from a backup     [`restored`]
 //! ```
 //!
@@ -14,9 +17,14 @@
 mod arrow_values;
 mod client_aggregates;
 mod client_scans;
+mod client_writes;
+mod consensus_at_rest;
 mod ddl;
+mod metadata;
+mod paused_scans;
 pub(super) mod read_tablet;
 mod reads;
+mod recovery;
 mod refused_alterations;
 mod restored;
 mod writes;
@@ -93,12 +101,20 @@ impl ModelClient {
                 let random = &mut RandomStream::new(u64::from(*draw), "rows");
                 self.write(*table, *kind, *rows, random).await;
             }
+            ClientOp::TablePausedScan { table, draw, .. } => {
+                let random = &mut RandomStream::new(u64::from(*draw), "scan");
+                self.scan_with_pauses(*table, op, random).await;
+            }
             ClientOp::TableScan { table, draw, .. } | ClientOp::TableDiff { table, draw, .. } => {
                 let random = &mut RandomStream::new(u64::from(*draw), "scan");
                 self.scan(*table, op, random).await;
             }
             ClientOp::TableAlter { table, step, draw } => {
                 self.alter(*table, *step, *draw).await;
+            }
+            ClientOp::TableMetadata { table, asked, draw } => {
+                let random = &mut RandomStream::new(u64::from(*draw), "metadata");
+                self.ask_metadata(*table, *asked, random).await;
             }
             ClientOp::TableElect { table, draw } => self.elect(*table, *draw).await,
             _ => return,

@@ -1,25 +1,24 @@
-//! Scans of plain clients, and the reads after the faults.
+//! Scans of plain clients.
 
 use std::time::Duration;
 
-use engine::ids::TabletId;
 use engine::time::Instant;
-use nyala_common::env::Env;
 use nyala_common::rpc::client::{CallOptions, RpcResponse};
 use nyala_proto::kudu::tserver::{ScanRequestPb, ScanResponsePb};
 use sim_plan::client_ops::{ClientOp, ReadMode, ReplicaChoice, RowsFormat};
 use sim_plan::tables::{ColumnSpec, Value};
 use sim_plan::{RandomStream, client_ops};
 
-use super::{ModelClient, SETUP_CLIENT, View};
-use crate::history::HybridStamp;
+use super::paused_scans::{Pause, ScannerUse};
+use super::{ModelClient, View};
+use crate::history::{HybridStamp, Nanos};
 use crate::model::{ColNo, Condition, RowCells, draws};
+use crate::model_oracle::metadata::KeyRange;
 use crate::model_oracle::{ReadCall, ReadOutcome, TableCall};
-use crate::oracle::Violation;
 use crate::wire::client::{CallFailure, PAUSE, ReplicaPlace, TSERVER, TabletPlace, text_of};
 use crate::wire::keys;
 use crate::wire::scan::{ScanRow, ScanTime, TabletScan};
-use crate::workload::{Workload, nanos};
+use crate::workload::nanos;
 
 /// Codes that speak of the scan itself.
 const OF_REQUEST: [i32; 4] = [2, 5, 8, 13];
@@ -34,13 +33,28 @@ pub(super) struct Reading {
     pub scan: TabletScan,
     pub from: ReplicaChoice,
     pub batch: u32,
-    deadline: Instant,
+    pub(super) deadline: Instant,
     /// True for a scan by `nyala-client`, and by its tokens.
     by_client: bool,
     pub by_token: bool,
+    pub pause: Option<Pause>,
 }
 
 impl Reading {
+    /// Returns an unordered scan of a whole tablet at its leader, in one batch.
+    pub(super) fn whole(
+        view: &View,
+        columns: Vec<ColNo>,
+        time: ScanTime,
+        format: RowsFormat,
+        deadline: Instant,
+    ) -> Reading {
+        let scan = whole(view, &columns, time, format);
+        let (from, batch, conditions) = (ReplicaChoice::Leader, 1 << 20, Vec::new());
+        let (by_client, by_token) = (false, false);
+        Reading { columns, conditions, scan, from, batch, deadline, by_client, by_token, pause: None }
+    }
+
     /// Returns the scan of one tablet as the history has it.
     pub(super) fn call(&self) -> ReadCall {
         let scan = &self.scan;
@@ -59,14 +73,16 @@ impl Reading {
 
 /// Rows of a scan so far.
 #[derive(Default)]
-struct Progress {
+pub(super) struct Progress {
     rows: Vec<ScanRow>,
     count: u64,
     at: Option<HybridStamp>,
+    /// Number of pauses so far.
+    pub pauses: u8,
 }
 
 /// Reason for which an attempt ended early.
-enum Stopped {
+pub(super) enum Stopped {
     Refused(ReadOutcome),
     Retry(String),
 }
@@ -94,10 +110,7 @@ impl ModelClient {
         deadline: Instant,
     ) -> ReadOutcome {
         let columns: Vec<ColNo> = view.spec.columns.iter().map(|column| column.number).collect();
-        let scan = whole(view, &columns, ScanTime::Named(at), RowsFormat::RowWise);
-        let (from, batch, conditions) = (ReplicaChoice::Leader, 1 << 20, Vec::new());
-        let (by_client, by_token) = (false, false);
-        let reading = Reading { columns, conditions, scan, from, batch, deadline, by_client, by_token };
+        let reading = Reading::whole(view, columns, ScanTime::Named(at), RowsFormat::RowWise, deadline);
         self.outcome(view, place, &reading, &mut RandomStream::new(0, "rows")).await
     }
 
@@ -121,10 +134,7 @@ impl ModelClient {
                     (columns, scan.columns) = (Vec::new(), Vec::new());
                 }
                 if *bounded {
-                    let (one, other) = draws::key_bounds(random, &view.spec);
-                    let (one, other) = (encoded(view, &one), encoded(view, &other));
-                    scan.lower = Some(one.clone().min(other.clone()));
-                    scan.upper = Some(one.max(other)).filter(|upper| !upper.is_empty());
+                    (scan.lower, scan.upper) = drawn_bounds(view, random);
                 }
             }
             ClientOp::TableDiff { back, to, .. } => {
@@ -142,7 +152,8 @@ impl ModelClient {
         // A token is of one tablet, as are the limit and the number of rows of a recorded call.
         let by_token = random.percent(50) || columns.is_empty() || scan.limit.is_some();
         let deadline = self.op_deadline();
-        Some(Reading { columns, conditions, scan, from, batch, deadline, by_client, by_token })
+        let pause = None;
+        Some(Reading { columns, conditions, scan, from, batch, deadline, by_client, by_token, pause })
     }
 
     fn time(&self, at: client_ops::ReadMode, back: Duration, random: &mut RandomStream) -> ScanTime {
@@ -158,9 +169,26 @@ impl ModelClient {
     }
 
     /// Reads a tablet, at one replica after the other until one answers, and records it.
-    async fn read(&mut self, view: &View, place: &TabletPlace, reading: &Reading, random: &mut RandomStream) {
+    pub(super) async fn read(
+        &mut self,
+        view: &View,
+        place: &TabletPlace,
+        reading: &Reading,
+        random: &mut RandomStream,
+    ) {
         let began = (nanos(&self.env), self.plain.seen);
         let outcome = self.outcome(view, place, reading, random).await;
+        self.record_read(began, view, &place.id, reading, outcome);
+    }
+
+    pub(super) fn record_read(
+        &self,
+        began: (Nanos, HybridStamp),
+        view: &View,
+        tablet: &str,
+        reading: &Reading,
+        outcome: ReadOutcome,
+    ) {
         let rows = match &outcome {
             ReadOutcome::Rows { count, .. } => Some(*count),
             _ => None,
@@ -170,10 +198,10 @@ impl ModelClient {
             counts.unanswered += u64::from(rows.is_none());
             counts.rows_read += rows.unwrap_or_default();
         });
-        self.record(began, view, &place.id, TableCall::Read { call: reading.call(), outcome });
+        self.record(began, view, tablet, TableCall::Read { call: reading.call(), outcome });
     }
 
-    async fn outcome(
+    pub(super) async fn outcome(
         &mut self,
         view: &View,
         place: &TabletPlace,
@@ -202,7 +230,7 @@ impl ModelClient {
             // Only an ordered scan of a named snapshot is resumed after its last row.
             let resumes = reading.scan.ordered && matches!(reading.scan.time, ScanTime::Named(_));
             if !resumes || reading.scan.limit.is_some() {
-                progress = Progress::default();
+                progress = Progress { pauses: progress.pauses, ..Progress::default() };
             }
             attempt += 1;
             self.env.sleep(PAUSE).await;
@@ -223,27 +251,21 @@ impl ModelClient {
         reading: &Reading,
         progress: &mut Progress,
     ) -> Result<(), Stopped> {
-        let last = progress.rows.last().map(|row| {
-            let cell = |number: u8| {
-                let at = reading.columns.iter().position(|column| *column == number);
-                at.and_then(|at| row.values.get(at)).cloned().unwrap_or(Value::Null)
-            };
-            keys::primary_key(&view.spec, &cell)
-        });
-        let new = reading.scan.request(tablet, self.plain.seen, last.as_deref());
-        let mut request = ScanRequestPb {
-            new_scan_request: Some(new),
-            call_seq_id: Some(0),
-            batch_size_bytes: Some(reading.batch),
-            ..Default::default()
-        };
+        let mut request = opening(view, tablet, reading, progress, self.plain.seen);
         // Only the reply that opens a scanner names it.
         let mut scanner = None;
+        let mut used: Option<ScannerUse> = None;
         for sequence in 1.. {
             let options = CallOptions { features: reading.scan.features(), ..CallOptions::default() };
+            let sent = nanos(&self.env);
             let called: Result<RpcResponse<ScanResponsePb>, CallFailure> =
                 self.plain.call(&replica.address, TSERVER, "Scan", &request, options).await;
             let reply = called.map_err(|failure| Stopped::Retry(failure.to_string()))?;
+            let now = ScannerUse { sent, received: nanos(&self.env) };
+            if let Some(before) = used.filter(|_| reading.pause.is_some()) {
+                self.record_use(view, tablet, before, now, reply.message.error.as_ref());
+            }
+            used = Some(now);
             if let Some(error) = &reply.message.error {
                 self.plain.errors.add("Scan", error.code, &error.status);
                 let (code, status, message) = (error.code, error.status.code, text_of(&error.status));
@@ -265,10 +287,19 @@ impl ModelClient {
             }
             progress.at = progress.at.or(reply.message.snap_timestamp);
             self.plain.observe(reply.message.propagated_timestamp());
+            if !reply.message.has_more_results() && reading.first_part(progress).is_some() {
+                progress.pauses += 1;
+                return Err(Stopped::Retry("the scan continues elsewhere".to_string()));
+            }
             if !reply.message.has_more_results() {
                 return Ok(());
             }
             scanner = scanner.or_else(|| reply.message.scanner_id.clone());
+            if reading.pauses(progress) {
+                progress.pauses += 1;
+                let place = (view, tablet, replica.address.as_str());
+                used = Some(self.pause(place, reading, scanner.clone().unwrap_or_default(), now).await?);
+            }
             request = ScanRequestPb {
                 scanner_id: scanner.clone(),
                 call_seq_id: Some(sequence),
@@ -278,6 +309,39 @@ impl ModelClient {
         }
         Ok(())
     }
+}
+
+/// Returns the request that opens a scanner, after the last row so far.
+fn opening(
+    view: &View,
+    tablet: &str,
+    reading: &Reading,
+    progress: &Progress,
+    seen: HybridStamp,
+) -> ScanRequestPb {
+    let last = progress.rows.last().map(|row| {
+        let cell = |number: u8| {
+            let at = reading.columns.iter().position(|column| *column == number);
+            at.and_then(|at| row.values.get(at)).cloned().unwrap_or(Value::Null)
+        };
+        keys::primary_key(&view.spec, &cell)
+    });
+    let mut new = reading.scan.request(tablet, seen, last.as_deref());
+    new.limit = new.limit.or(reading.first_part(progress));
+    ScanRequestPb {
+        new_scan_request: Some(new),
+        call_seq_id: Some(0),
+        batch_size_bytes: Some(if reading.pauses(progress) { 0 } else { reading.batch }),
+        ..Default::default()
+    }
+}
+
+/// Draws a range of encoded primary keys.
+pub(super) fn drawn_bounds(view: &View, random: &mut RandomStream) -> KeyRange {
+    let (one, other) = draws::key_bounds(random, &view.spec);
+    let (one, other) = (encoded(view, &one), encoded(view, &other));
+    let bound = |key: Vec<u8>| Some(key).filter(|key| !key.is_empty());
+    (bound(one.clone().min(other.clone())), bound(one.max(other)))
 }
 
 fn encoded(view: &View, cells: &RowCells) -> Vec<u8> {
@@ -299,80 +363,5 @@ fn whole(view: &View, columns: &[ColNo], time: ScanTime, format: RowsFormat) -> 
         ordered: false,
         limit: None,
         format,
-    }
-}
-
-impl Workload {
-    /// Reads every row of the model tables at each replica, after the faults. Each tablet has the time `quiet`: a
-    /// follower that hibernates knows of a new snapshot only with its leader's next heartbeat, so the whole takes a
-    /// second for each replica.
-    pub(in crate::workload) async fn recover_model_tables(&self, env: &Env, quiet: Duration) {
-        let live: Vec<usize> = {
-            let state = self.state();
-            state.model.tables.iter().filter(|table| !table.dropped).map(|table| table.current).collect()
-        };
-        let mut client = ModelClient::new(self, env, SETUP_CLIENT);
-        client.plain.observe(self.newest().max(self.state().model.newest));
-        for table in live {
-            if let Err(why) = client.read_everything(table, env, quiet).await {
-                let what = format!("after the faults ended, model table {table}: {why}");
-                self.report_violation(Violation::new("liveness", what));
-            }
-        }
-    }
-}
-
-impl ModelClient {
-    async fn read_everything(&mut self, table: usize, env: &Env, quiet: Duration) -> Result<(), String> {
-        let versions: Vec<View> = {
-            let state = self.workload.state();
-            let found = &state.model.incarnations[table];
-            let views =
-                found.versions.iter().enumerate().skip(found.newest()).filter(|(_, version)| !version.void);
-            let view = |number: usize| View {
-                table,
-                id: found.id.clone(),
-                number,
-                spec: found.versions[number].table.clone(),
-            };
-            views.map(|(number, _)| view(number)).collect()
-        };
-        let found = self.plain.locate(&versions[0].id, env.now().mono.after(quiet)).await;
-        for place in found.map_err(|failure| failure.to_string())? {
-            let deadline = env.now().mono.after(quiet);
-            self.workload.state().live_tablets.extend(place.id.parse::<TabletId>());
-            for at in 0..place.replicas.len() {
-                let mut read = false;
-                for view in &versions {
-                    read = read || self.read_replica(view, &place, at, deadline).await;
-                }
-                if !read {
-                    return Err(format!("tablet {}: replica {at} cannot be read", place.id));
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// Reads all rows of one replica. Returns false if it has no rows for this version.
-    async fn read_replica(&mut self, view: &View, place: &TabletPlace, at: usize, deadline: Instant) -> bool {
-        let columns: Vec<ColNo> = view.spec.columns.iter().map(|column| column.number).collect();
-        let format = RowsFormat::ALL[at % RowsFormat::ALL.len()];
-        let now = ScanTime::Named(self.ago(Duration::ZERO).max(self.plain.seen) + 1);
-        let mut scan = whole(view, &columns, now, format);
-        scan.ordered = at.is_multiple_of(2);
-        let (from, batch, conditions) = (ReplicaChoice::Leader, 1 << 20, Vec::new());
-        let (by_client, by_token) = (false, false);
-        let reading = Reading { columns, conditions, scan, from, batch, deadline, by_client, by_token };
-        let only = TabletPlace { replicas: vec![place.replicas[at].clone()], ..place.clone() };
-        let random = &mut RandomStream::new(0, "recovery");
-        let before = self.workload.table_history().events().len();
-        self.read(view, &only, &reading, random).await;
-        let events = self.workload.table_history().clone();
-        let events = events.events();
-        let rows = |event: &crate::model_oracle::TableEvent| {
-            matches!(event.call, TableCall::Read { outcome: ReadOutcome::Rows { .. }, .. })
-        };
-        events[before..].iter().any(rows)
     }
 }

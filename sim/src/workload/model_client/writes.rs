@@ -28,13 +28,21 @@ const INVALID_SCHEMA: i32 = 2;
 const MISMATCHED_SCHEMA: i32 = 5;
 const UNKNOWN_ERROR: i32 = 1;
 
+/// Percentage of writes that go through `nyala-client`.
+const CLIENT_PERCENT: u64 = 25;
+
 impl ModelClient {
     /// Draws rows and writes them, one request for each tablet.
     pub(super) async fn write(&mut self, table: u8, kind: WriteKind, count: u8, random: &mut RandomStream) {
         let Some(view) = self.view(table, random) else { return };
-        let rows: Vec<RowWrite> = (0..count).map(|_| draws::row(random, &view.spec, kind)).collect();
+        let mut rows: Vec<RowWrite> = (0..count).map(|_| draws::row(random, &view.spec, kind)).collect();
         let deadline = self.op_deadline();
         let Some(places) = self.locate(&view, deadline).await else { return };
+        if random.percent(CLIENT_PERCENT) && self.writes_by_client(&view) {
+            // Enough rows for batches of several tablets.
+            rows.extend((0..3 * count).map(|_| draws::row(random, &view.spec, kind)));
+            return self.write_by_client(&view, &places, rows, random).await;
+        }
         let mut by_tablet: BTreeMap<usize, Vec<RowWrite>> = BTreeMap::new();
         for row in rows {
             let cell = |number: u8| row.cells.get(&number).cloned().unwrap_or(Value::Null);
@@ -45,6 +53,7 @@ impl ModelClient {
             }
         }
         for (at, rows) in by_tablet {
+            self.count_inserts(&view, &rows);
             let began = (nanos(&self.env), self.plain.seen);
             let outcome = self.write_to(&view, places[at].clone(), &rows, deadline).await;
             let written = matches!(outcome, WriteOutcome::Applied { .. });
@@ -57,8 +66,16 @@ impl ModelClient {
         }
     }
 
+    /// Counts rows before they are sent, as masters may tell of them before the reply.
+    pub(super) fn count_inserts(&self, view: &View, rows: &[RowWrite]) {
+        use WriteKind::{Insert, InsertIgnore, Upsert, UpsertIgnore};
+        let inserts = |row: &&RowWrite| matches!(row.kind, Insert | InsertIgnore | Upsert | UpsertIgnore);
+        let count = rows.iter().filter(inserts).count() as u64;
+        *self.workload.state().model.inserted.entry(view.table).or_default() += count;
+    }
+
     /// Returns the newest known shape of a table, whose ranges say where rows are.
-    fn newest_spec(&self, view: &View) -> sim_plan::tables::ModelTable {
+    pub(super) fn newest_spec(&self, view: &View) -> sim_plan::tables::ModelTable {
         let state = self.workload.state();
         let found = &state.model.incarnations[view.table];
         found.versions[found.newest()].table.clone()

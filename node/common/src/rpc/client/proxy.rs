@@ -198,11 +198,12 @@ impl ProxyShared {
     }
 
     /// Forgets an authentication token that the server rejected, so that the next attempt presents the caller's own
-    /// credentials. Returns true if there was one.
-    fn forget_token(&self, error: &RpcError) -> bool {
+    /// credentials. Returns true if there was one. `had_token`: there was one when the connection began; another
+    /// connection that was rejected at the same time may have forgotten it since.
+    fn forget_token(&self, error: &RpcError, had_token: bool) -> bool {
         let invalid = RpcErrorCodePb::FatalInvalidAuthenticationToken;
         let rejected = matches!(error, RpcError::Remote { code, .. } if *code == invalid);
-        rejected && self.caller.security().is_some_and(|security| security.forget_token())
+        rejected && self.caller.security().is_some_and(|security| security.forget_token() || had_token)
     }
 
     async fn connect_any(&self) -> Connected {
@@ -221,8 +222,9 @@ impl ProxyShared {
             let deadline = self.env.now().mono.after(CONNECT_TIMEOUT);
             let connect =
                 || ClientConnection::connect_to_host(&self.env, addr, &host, &self.caller, deadline);
+            let had_token = self.caller.security().is_some_and(|security| security.token().is_some());
             let mut connected = connect().await;
-            if connected.as_ref().is_err_and(|error| self.forget_token(error)) {
+            if connected.as_ref().is_err_and(|error| self.forget_token(error, had_token)) {
                 connected = connect().await;
             }
             match connected {
