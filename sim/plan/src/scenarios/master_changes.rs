@@ -88,3 +88,28 @@ fn add_operator(random: &mut RandomStream, plan: &mut Plan, master: u8, any_perc
 pub(crate) fn final_restart(plan: &Plan, restart: FinalRestart) -> FinalRestart {
     if plan.changes_masters() { FinalRestart::Stay } else { restart }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::profile::PlanSize;
+
+    #[test]
+    fn no_master_restarts_while_an_operator_changes_their_group() {
+        let profiles = [FaultProfile::Crash, FaultProfile::Swarm, FaultProfile::Network];
+        let sizes = [PlanSize::Smoke, PlanSize::Full];
+        let of = |seed: u64| {
+            let (profile, size) = (profiles[seed as usize % 3], sizes[seed as usize % 2]);
+            Plan::generate(seed, profile, size)
+        };
+        let plans: Vec<Plan> = (0..900).map(of).filter(Plan::changes_masters).collect();
+        assert!(plans.len() > 10, "only {} plans", plans.len());
+        for plan in plans {
+            // The wiped master is the one that is removed and added.
+            let is_wipe = |fault: &&TimedFault| matches!(fault.kind, Fault::Wipe { .. });
+            let restarts =
+                plan.faults.iter().filter(|fault| restarts_master(fault) && !is_wipe(fault)).count();
+            assert_eq!(restarts, 0, "{plan}");
+        }
+    }
+}
