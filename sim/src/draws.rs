@@ -65,7 +65,7 @@ pub fn name_word(name: &str) -> u64 {
 #[derive(Debug, Clone)]
 pub enum DrawSource {
     /// The next of a stream; keys are ignored.
-    Stream(RandomStream),
+    Stream(Box<RandomStream>),
     /// The draw of the key under this seed.
     Keyed(u64),
 }
@@ -113,7 +113,7 @@ mod tests {
     #[test]
     fn a_stream_ignores_keys() {
         let mut stream = RandomStream::new(3, "net");
-        let mut source = DrawSource::Stream(stream.clone());
+        let mut source = DrawSource::Stream(Box::new(stream.clone()));
         assert_eq!(source.draw(Purpose::Jitter, [1, 2, 3]), stream.next_u64());
         assert_eq!(source.below(0, Purpose::Jitter, [1, 2, 3]), 0);
         assert_eq!(source.below(100, Purpose::Retransmit, [1, 2, 3]), stream.below(100));

@@ -95,7 +95,7 @@ const CPU_NANOS: u64 = 2_000;
 impl Machine {
     /// `seed`: decides its disks' crashes and its node's randomness, as a stream.
     pub fn new(name: &str, seed: u64, log: EventLog) -> Machine {
-        Machine::drawing(name, DrawSource::Stream(RandomStream::unnamed(seed)), log)
+        Machine::drawing(name, DrawSource::Stream(Box::new(RandomStream::unnamed(seed))), log)
     }
 
     /// `source`: the draws for its disks' crashes and its node's randomness.
@@ -124,7 +124,7 @@ impl Machine {
     pub fn reseed(&self, seed: u64) {
         let source = &mut self.draws.lock().source;
         *source = match source {
-            DrawSource::Stream(_) => DrawSource::Stream(RandomStream::unnamed(seed)),
+            DrawSource::Stream(_) => DrawSource::Stream(Box::new(RandomStream::unnamed(seed))),
             DrawSource::Keyed(_) => DrawSource::Keyed(seed),
         };
     }

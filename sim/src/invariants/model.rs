@@ -187,8 +187,9 @@ impl Model {
             self.deleted_voters.push(event.clone());
         }
         let mut replica = self.replicas.remove(&at).unwrap_or_default();
+        let is_new = replica.post.is_none();
         self.act(at, &event.note.action, post, &mut replica);
-        replica.is_blind = stays_blind(&event.note, replica.is_blind);
+        replica.is_blind = stays_blind(&event.note, replica.is_blind, is_new);
         replica.post = Some(post);
         self.replicas.insert(at, replica);
         self.commit(at, &event.note);
@@ -345,9 +346,11 @@ impl Model {
 }
 
 /// Returns true if a replica does not know the end of its log after an action; `was`: true if it did not before.
-fn stays_blind(note: &RaftNote, was: bool) -> bool {
+/// `is_new`: nothing was noted of it before.
+fn stays_blind(note: &RaftNote, was: bool, is_new: bool) -> bool {
     match note.action {
-        RaftAction::FailOpen { .. } => note.post.last == OpId::MIN,
+        // What cannot be opened of a new one is left of its first copy: it has acknowledged nothing.
+        RaftAction::FailOpen { .. } => note.post.last == OpId::MIN && !is_new,
         // A tombstone, or a copy that has begun, that remembers no OpId.
         RaftAction::Tombstone { .. }
         | RaftAction::CopyStart { .. }

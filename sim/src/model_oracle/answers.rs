@@ -121,8 +121,13 @@ fn rows_fault(table: &Incarnation, call: &ReadCall, rows: &[ScanRow], count: u64
         return Some(format!("{} rows instead of the {count} that the reply states", rows.len()));
     }
     let keys: Vec<Vec<u8>> = rows.iter().map(|row| key_of(table, call, row)).collect();
-    if call.ordered && keys.windows(2).any(|pair| pair[0] >= pair[1]) {
-        return Some("the rows are not in the order of their keys".to_string());
+    let unordered = keys.windows(2).position(|pair| pair[0] >= pair[1]).filter(|_| call.ordered);
+    if let Some(at) = unordered {
+        let (before, after) = (&keys[at], &keys[at + 1]);
+        return Some(format!(
+            "the rows are not in the order of their keys: {after:02x?} follows {before:02x?} at row {}",
+            at + 1
+        ));
     }
     if keys.iter().collect::<BTreeSet<_>>().len() < keys.len() {
         return Some("a row came twice".to_string());

@@ -11,6 +11,8 @@ use crate::wire::schema;
 
 /// Encoded primary keys: the first one, and the one after the last.
 pub type KeyRange = (Option<Vec<u8>>, Option<Vec<u8>>);
+/// Encoded primary keys of rows.
+pub type EncodedKeys = Vec<Vec<u8>>;
 
 /// A table in the list of tables.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,7 +62,7 @@ pub enum Metadata {
         within: KeyRange,
         ranges: Vec<KeyRange>,
         /// The keys of a scan of all ranges at once, and of one scan for each range, at one snapshot.
-        keys: Option<(Vec<Vec<u8>>, Vec<Vec<u8>>)>,
+        keys: Option<(EncodedKeys, EncodedKeys)>,
     },
 }
 
@@ -226,7 +228,7 @@ fn ranges_fault(within: &KeyRange, ranges: &[KeyRange]) -> Option<String> {
     empty.map(|range| format!("the range {range:02x?} has no key"))
 }
 
-fn keys_fault((whole, parts): &(Vec<Vec<u8>>, Vec<Vec<u8>>)) -> Option<String> {
+fn keys_fault((whole, parts): &(EncodedKeys, EncodedKeys)) -> Option<String> {
     let differs = || format!("its ranges have {} rows, and it has {}", parts.len(), whole.len());
     (whole != parts).then(differs)
 }

@@ -149,7 +149,7 @@ pub struct NetCounts {
 impl Network {
     /// A network that draws from the seed's stream.
     pub fn new(seed: u64, profile: Profile) -> Network {
-        Network::drawing(DrawSource::Stream(RandomStream::new(seed, "net")), profile)
+        Network::drawing(DrawSource::Stream(Box::new(RandomStream::new(seed, "net"))), profile)
     }
 
     pub fn drawing(draws: DrawSource, profile: Profile) -> Network {
@@ -174,7 +174,7 @@ impl Network {
     /// Lets latencies, losses and cuts of writes come from another seed from now on.
     pub fn reseed(&mut self, seed: u64) {
         self.draws = match self.draws {
-            DrawSource::Stream(_) => DrawSource::Stream(RandomStream::new(seed, "net")),
+            DrawSource::Stream(_) => DrawSource::Stream(Box::new(RandomStream::new(seed, "net"))),
             DrawSource::Keyed(_) => DrawSource::Keyed(seed),
         };
     }

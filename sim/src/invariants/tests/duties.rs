@@ -68,6 +68,19 @@ fn a_blind_replica_does_not_vote_until_it_is_copied() {
 }
 
 #[test]
+fn what_is_left_of_a_first_copy_may_vote() {
+    let mut cluster = Cluster::usual();
+    let (last, data) = (OpId::MIN, NotedDataState::Failed);
+    cluster.posts.insert('d', PostState { term: 1, last, commit: 0, role: NotedRole::Follower, data });
+    cluster.note('d', RaftAction::FailOpen { vote: None });
+    cluster.post('d').data = NotedDataState::Tombstoned;
+    cluster.note('d', RaftAction::Restart { vote: None });
+    cluster.post('d').term = 2;
+    cluster.note('d', RaftAction::GrantVote { candidate: peer('b'), term: 2 });
+    assert!(!cluster.violated().contains(&"NoBlindVote"), "it never had an entry");
+}
+
+#[test]
 fn a_revoked_request_deletes_nothing() {
     let deleted_by = |cas| {
         let mut cluster = changed_to(&['a', 'b'], &['c']);

@@ -22,7 +22,7 @@ use super::reads::{Reading, drawn_bounds};
 use super::{ModelClient, View};
 use crate::history::{CallError, CallOutcome, ClientRequest, HybridStamp, Nanos, PendingCall};
 use crate::model::{ColNo, draws};
-use crate::model_oracle::metadata::{KeyRange, ListedTable, Metadata};
+use crate::model_oracle::metadata::{EncodedKeys, KeyRange, ListedTable, Metadata};
 use crate::model_oracle::{ReadOutcome, TableCall};
 use crate::wire::client::{
     CallFailure, PAUSE, ReplicaPlace, TSERVER, TabletPlace, bounds_of, table_of, text_of,
@@ -333,7 +333,7 @@ impl ModelClient {
         within: &KeyRange,
         ranges: &[KeyRange],
         deadline: Instant,
-    ) -> Option<(Vec<Vec<u8>>, Vec<Vec<u8>>)> {
+    ) -> Option<(EncodedKeys, EncodedKeys)> {
         if ranges.len() > RANGES_READ_MAX {
             return None;
         }
