@@ -7,7 +7,7 @@ use std::sync::Arc;
 use engine::error::Error;
 use engine::schema::aggregation::Aggregation;
 use engine::schema::row_block::ProjectedColumn;
-use engine::schema::{ColumnSchema, DataType, Schema, TypeParameters, key};
+use engine::schema::{ColumnSchema, DataType, PhysicalType, Schema, TypeParameters, key};
 use engine::tablet::scan::ScanSpec;
 use engine::time::Timestamp;
 
@@ -66,7 +66,7 @@ pub fn parse(request: &NewScanRequestPb, schema: &Schema) -> Result<ParsedScan, 
         predicates,
         lower_key: bound(&request.start_primary_key)?,
         upper_key: bound(&request.stop_primary_key)?,
-        last_key: bound(&request.last_primary_key)?,
+        last_key: last_key(request.last_primary_key.as_deref(), schema)?,
         diff_from,
         ordered,
         limit: request.limit,
@@ -237,10 +237,33 @@ fn matching(pb: &ColumnSchemaPb, column: &ColumnSchema) -> Result<ProjectedColum
     )))
 }
 
+/// Decodes the key after which a scan continues. The empty text is a row's key if that is one column of text.
+fn last_key(bytes: Option<&[u8]>, schema: &Schema) -> Result<Option<Vec<u8>>, TabletError> {
+    match (bytes, schema.key_columns()) {
+        (Some([]), [column]) if column.ty.physical() == PhysicalType::Binary => Ok(Some(Vec::new())),
+        (bytes, _) => key_bound(bytes, schema),
+    }
+}
+
 /// Decodes an encoded primary key; `None` for an empty one.
 pub fn key_bound(bytes: Option<&[u8]>, schema: &Schema) -> Result<Option<Vec<u8>>, TabletError> {
     let Some(bytes) = bytes.filter(|bytes| !bytes.is_empty()) else { return Ok(None) };
     key::decode_key(schema.key_columns(), bytes)
         .map_err(|error| bad_spec(format!("a primary key bound of the scan: {}", error.message)))?;
     Ok(Some(bytes.to_vec()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scan_continues_after_the_empty_key_of_a_text_column() {
+        let of = |ty| Schema::new(vec![ColumnSchema::new(0, "k", ty)], 1).expect("a schema");
+        let after = |ty, bytes| last_key(bytes, &of(ty)).expect("a key");
+        assert_eq!(after(DataType::String, Some(b"")), Some(Vec::new()));
+        assert_eq!(after(DataType::String, None), None);
+        assert_eq!(after(DataType::Binary, Some(b"x")), Some(b"x".to_vec()));
+        assert_eq!(after(DataType::Int8, Some(b"")), None, "no key of a number is empty");
+    }
 }

@@ -24,6 +24,7 @@ const ROUNDS: u64 = 7;
 const WRITES: u64 = 6;
 /// Retention of history where the plan had none.
 const HISTORY: Duration = Duration::from_secs(2);
+const HISTORY_MAX: Duration = Duration::from_secs(5);
 
 fn percent(profile: FaultProfile) -> u64 {
     match profile {
@@ -36,8 +37,9 @@ fn percent(profile: FaultProfile) -> u64 {
 
 /// Adds a client that writes the same rows again after their history.
 pub(super) fn add(random: &mut RandomStream, plan: &mut Plan, profile: FaultProfile) {
-    // Flushes of a spinning disk take longer than the pauses.
-    if plan.devices.sync >= HDD_SYNC_MIN || !random.percent(percent(profile)) {
+    // Flushes of a spinning disk take longer than the pauses, which a long history would stretch beyond a run.
+    let unsuitable = plan.devices.sync >= HDD_SYNC_MIN || plan.data.history > HISTORY_MAX;
+    if unsuitable || !random.percent(percent(profile)) {
         return;
     }
     if plan.data.history.is_zero() {
