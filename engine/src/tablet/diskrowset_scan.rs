@@ -420,7 +420,7 @@ struct Selected {
     blocks: Vec<Option<ColumnBlock>>,
 }
 
-/// What a batch has besides its cells.
+/// Keys of a batch, and which of its rows are deleted.
 struct BatchKeys {
     keys: Vec<Vec<u8>>,
     deleted: Option<Bitmap>,

@@ -32,6 +32,7 @@ mod quiescing;
 mod reply_rows;
 pub mod runtime_flags;
 mod scan;
+mod scan_blocks;
 mod scan_log;
 pub mod scan_spec;
 pub mod scanners;

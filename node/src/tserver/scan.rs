@@ -23,6 +23,7 @@ use super::checksum;
 use super::history;
 use super::open_scanner::OpenScanner;
 use super::reply_rows::ReplyRows;
+use super::scan_blocks::{BlockRead, each_block};
 use super::scan_log::ScanState;
 use super::scan_spec::{self, ParsedScan, SnapshotMode};
 use super::scanners::ScannerError;
@@ -436,40 +437,6 @@ fn take_page_bytes(scanner: &mut OpenScanner) -> PageBytes {
 /// Reserves memory for the rows of a reply; without it the client should retry later.
 fn reserve_reply(server: &TabletServer) -> Result<ReplyReservation, ScanError> {
     server.memory.reserve_reply().map_err(|why| ScanError::Rpc(Reply::too_busy(why)))
-}
-
-/// Result of reading one block.
-struct BlockRead {
-    /// False at the end of the scan.
-    has_block: bool,
-    is_enough: bool,
-}
-
-/// Lets `read` read blocks until it has enough, time is up, or none are left. Returns true if there may be more.
-async fn each_block(
-    server: &TabletServer,
-    scan: &mut Scan,
-    mut read: impl FnMut(&mut Scan) -> Result<BlockRead, Error> + Send,
-) -> Result<bool, Error> {
-    let env = &server.env;
-    let delay = server.runtime_flags.batch_delay();
-    if !delay.is_zero() {
-        env.sleep(delay).await;
-    }
-    let until = env.now().mono.after(Duration::from_millis(server.config.scan_batch_time_ms));
-    let reads_few = scan.reads_few();
-    let read_all = || {
-        loop {
-            let BlockRead { has_block, is_enough } = read(scan)?;
-            if !has_block {
-                return Ok(false);
-            }
-            if is_enough || env.now().mono >= until {
-                return Ok(true);
-            }
-        }
-    };
-    if reads_few { env.run_brief(read_all).await } else { env.run(read_all).await }
 }
 
 /// Describes the rows in the response and returns their sidecars.

@@ -115,7 +115,6 @@ struct HostState {
 /// The fault injector of one run.
 pub struct FaultInjector {
     plan: Plan,
-    seed: u64,
     draw: RandomStream,
     /// Actions by time since the run began.
     due: BTreeMap<(Duration, u64), ScheduledAction>,
@@ -137,7 +136,6 @@ impl FaultInjector {
         let hosts = hosts.map(|host| (host, HostState::default())).collect();
         let mut injector = FaultInjector {
             plan: plan.clone(),
-            seed: plan.seed,
             draw: RandomStream::new(plan.seed, "chaos"),
             due: BTreeMap::new(),
             next: 0,
@@ -316,8 +314,7 @@ impl FaultInjector {
         world.log().record_timeline(now.as_nanos() as u64, &target.name(), "fault", &text);
         if world.draws_by_key() {
             // By what the fault is: its number is another one if one before it is left out.
-            let name = sim_plan::line_format::LineRecord::line(&fault);
-            self.draw = RandomStream::new(self.seed, &name);
+            self.draw = RandomStream::new(self.plan.seed, &sim_plan::line_format::LineRecord::line(&fault));
         }
         if let Fault::StrikeLeader { blow, span } = kind {
             let leader = self.likely_leader(world, target);

@@ -7,7 +7,7 @@ use sim_plan::RandomStream;
 impl FaultInjector {
     /// Gives every machine, the network and the injector other draws from now on.
     pub(super) fn reseed(&mut self, world: &mut dyn World, seed: u64) {
-        self.seed = seed;
+        self.plan.seed = seed;
         self.draw = RandomStream::new(seed, "chaos");
         world.reseed(seed);
         for host in self.plan.hosts() {

@@ -9,7 +9,7 @@ use super::draws::{AlterStep, added, cut};
 /// Percentage of refused alterations that begin with a valid step, which must not be taken either.
 const VALID_FIRST_PERCENT: u64 = 40;
 
-/// What is wrong with a step.
+/// Mistake of a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mistake {
     AddsPresentColumn,

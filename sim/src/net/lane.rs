@@ -1,6 +1,7 @@
 //! Names of connections and segments in keys of draws: see [`crate::draws`].
 
-use super::Side;
+/// One end of a connection: 0 connected, 1 accepted.
+pub type Side = usize;
 
 /// A connection in keys of draws: the pair that it joins, and its number among the connections of that pair.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

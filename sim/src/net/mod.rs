@@ -31,6 +31,7 @@ use attempt::ConnectAttempt;
 use call_cuts::CallCuts;
 use capacity::{CapacityUsed, HostCapacity, SEGMENT_BYTES_MAX};
 use lane::Lane;
+pub use lane::Side;
 use pipe::{Pipe, PipeRead};
 use rules::{HostId, LinkEffect, Rule, RuleId, Rules};
 
@@ -62,9 +63,6 @@ const FIRST_PORT: u16 = 32_768;
 /// A connection, or the attempt to make one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConnId(u64);
-
-/// One end of a connection: 0 connected, 1 accepted.
-pub type Side = usize;
 
 struct End {
     host: HostId,

@@ -30,7 +30,7 @@ pub struct TabletContents {
 pub struct MaintainedReplica {
     pub server: String,
     pub tablet: String,
-    /// What was done, step by step.
+    /// Steps of the maintenance.
     pub steps: Vec<String>,
     pub before: TabletContents,
     /// Contents after these steps, or the error of the last one.

@@ -30,7 +30,7 @@ enum Step {
 }
 
 /// Maintains a copy of a replica. Returns its contents before, and those after the first steps that changed them, or
-/// after all.
+/// after the last step.
 pub(super) fn maintain(
     random: &mut RandomStream,
     server: &str,

@@ -126,7 +126,8 @@ pub trait World {
     /// Returns the number of calls that were cut.
     fn calls_cut(&self) -> u64;
 
-    /// Lets the network, and the executor if it can, draw from another seed from now on, in a world whose network is ours.
+    /// Lets the network, and the executor if it can, draw from another seed from now on, in a world whose network is
+    /// ours.
     fn reseed(&mut self, _seed: u64) {}
 
     /// Returns true if each draw is named by a key, so that it depends on no other: see [`crate::draws`].

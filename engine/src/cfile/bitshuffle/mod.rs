@@ -306,7 +306,7 @@ impl<'a> Planes<'a> {
         NarrowInts::new(width, bytes)
     }
 
-    /// Joins planes to cells, which have room for all bits.
+    /// Joins planes to cells, which are as wide as all bits.
     fn join<W: Word>(&self, base: W, cells: &mut [u8]) {
         if self.bits == 0 {
             cells.chunks_exact_mut(W::BYTES).for_each(|cell| base.store(cell));

@@ -1,5 +1,5 @@
 //! Scenario: rows whose history is no longer kept. A few rows are inserted, updated and deleted in turn, with pauses
-//! longer than the history, in tablets that flush all the time. So a deleted row is dropped, or lies on disk beside its
+//! longer than the history, in tablets that flush all the time. So a deleted row is dropped, or is on disk beside its
 //! successor with the same key, when the next write of the key comes.
 //!
 //! Other plans with a short history seldom write a key again after it.

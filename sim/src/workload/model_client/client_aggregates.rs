@@ -10,7 +10,7 @@ use sim_plan::tables::{ColumnKind, ColumnSpec, TypeWord, Value};
 
 use super::arrow_values::values;
 use super::client_scans::{ScanPart, spec_of};
-use super::reads::Reading;
+use super::reading::Reading;
 use super::{ModelClient, View};
 
 /// Rows of a scan, and the values, the smallest and the largest of each column.

@@ -15,7 +15,7 @@ use sim_plan::client_ops::ReplicaChoice;
 use sim_plan::tables::{ColumnSpec, Value};
 
 use super::arrow_values::{is_set, values};
-use super::reads::Reading;
+use super::reading::Reading;
 use super::{ModelClient, View};
 use crate::history::{CallOutcome, ClientRequest, HybridStamp};
 use crate::model::Condition;

@@ -85,8 +85,8 @@ impl ModelClient {
         self.record_batch(began, &View { number, ..view.clone() }, places, &batch).await;
     }
 
-    /// Opens the table, and finds the version whose columns the client has; `None` if it has those of another table or of
-    /// no version in which the rows of the view mean the same.
+    /// Opens the table, and finds the version whose columns the client has; `None` if it has those of another table, or
+    /// of no version in which the rows of the view mean the same.
     async fn open_as(&self, client: &Client, view: &View) -> Result<Option<(Table, usize)>> {
         let table = client.open_table(&self.newest_name(view)).await?;
         if table.id() != view.id {

@@ -18,7 +18,8 @@ use sim_plan::RandomStream;
 use sim_plan::client_ops::{MetadataQuery, ReplicaChoice, RowsFormat};
 use sim_plan::tables::Value;
 
-use super::reads::{Reading, drawn_bounds};
+use super::reading::Reading;
+use super::reads::drawn_bounds;
 use super::{ModelClient, View};
 use crate::history::{CallError, CallOutcome, ClientRequest, HybridStamp, Nanos, PendingCall};
 use crate::model::{ColNo, draws};
@@ -37,7 +38,7 @@ const RANGES_READ_MAX: usize = 8;
 const TABLET_NOT_FOUND: i32 = 6;
 const TABLET_NOT_RUNNING: i32 = 12;
 
-/// What is known when a question is asked.
+/// State when a question is asked.
 #[derive(Clone, Copy)]
 struct Began {
     at: Nanos,
@@ -324,8 +325,8 @@ impl ModelClient {
         Ok(ranges.map(|range| (key(&range.start_primary_key), key(&range.stop_primary_key))).collect())
     }
 
-    /// Returns the keys of a scan of all ranges, and of one scan for each range, at one snapshot. `None` if a scan has no
-    /// rows to tell.
+    /// Returns the keys of a scan of all ranges, and of one scan for each range, at one snapshot. `None` if a scan
+    /// failed.
     async fn keys_of_ranges(
         &mut self,
         view: &View,

@@ -23,6 +23,7 @@ mod ddl;
 mod metadata;
 mod paused_scans;
 pub(super) mod read_tablet;
+mod reading;
 mod reads;
 mod recovery;
 mod refused_alterations;

@@ -11,7 +11,7 @@ use nyala_proto::kudu::tserver::{
 use sim_plan::RandomStream;
 use sim_plan::client_ops::{ClientOp, SCANNER_TTL, ScanPause};
 
-use super::reads::{Progress, Reading, Stopped};
+use super::reading::{PAUSES_MAX, Pause, Reading, ScannerUse, Stopped};
 use super::{ModelClient, View};
 use crate::history::Nanos;
 use crate::model::draws;
@@ -21,42 +21,11 @@ use crate::wire::client::{TSERVER, text_of};
 use crate::wire::scan::ScanTime;
 use crate::workload::nanos;
 
-/// Most pauses of a scan.
-const PAUSES_MAX: u8 = 2;
 /// Rows before a scan continues elsewhere.
 const FIRST_ROWS_MAX: u64 = 4;
 /// Bytes of a batch: servers end a batch after each block of rows.
 const BATCH_BYTES: u32 = 60;
 const SCANNER_EXPIRED: i32 = 7;
-
-/// Pauses of a scan.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct Pause {
-    kind: ScanPause,
-    span: Duration,
-    /// Number of rows before the scan continues elsewhere.
-    rows: u64,
-}
-
-/// A call that used a scanner.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct ScannerUse {
-    pub sent: Nanos,
-    pub received: Nanos,
-}
-
-impl Reading {
-    /// Returns true if the scan pauses after its next batch. Its scanner is opened without rows.
-    pub(super) fn pauses(&self, progress: &Progress) -> bool {
-        self.pause.is_some_and(|pause| pause.kind != ScanPause::Elsewhere && progress.pauses < PAUSES_MAX)
-    }
-
-    /// Returns the number of rows after which the scan continues elsewhere.
-    pub(super) fn first_part(&self, progress: &Progress) -> Option<u64> {
-        let pause = self.pause.filter(|pause| pause.kind == ScanPause::Elsewhere && progress.pauses == 0);
-        pause.map(|pause| pause.rows)
-    }
-}
 
 impl ModelClient {
     /// Reads one tablet with pauses.

@@ -6,18 +6,18 @@ use engine::time::Instant;
 use nyala_common::rpc::client::{CallOptions, RpcResponse};
 use nyala_proto::kudu::tserver::{ScanRequestPb, ScanResponsePb};
 use sim_plan::client_ops::{ClientOp, ReadMode, ReplicaChoice, RowsFormat};
-use sim_plan::tables::{ColumnSpec, Value};
+use sim_plan::tables::Value;
 use sim_plan::{RandomStream, client_ops};
 
-use super::paused_scans::{Pause, ScannerUse};
+use super::reading::{Progress, Reading, ScannerUse, Stopped, whole};
 use super::{ModelClient, View};
 use crate::history::{HybridStamp, Nanos};
-use crate::model::{ColNo, Condition, RowCells, draws};
+use crate::model::{ColNo, RowCells, draws};
 use crate::model_oracle::metadata::KeyRange;
-use crate::model_oracle::{ReadCall, ReadOutcome, TableCall};
+use crate::model_oracle::{ReadOutcome, TableCall};
 use crate::wire::client::{CallFailure, PAUSE, ReplicaPlace, TSERVER, TabletPlace, text_of};
 use crate::wire::keys;
-use crate::wire::scan::{ScanRow, ScanTime, TabletScan};
+use crate::wire::scan::ScanTime;
 use crate::workload::nanos;
 
 /// Codes that speak of the scan itself.
@@ -25,67 +25,6 @@ const OF_REQUEST: [i32; 4] = [2, 5, 8, 13];
 
 /// Percentage of scans that `nyala-client` makes.
 const CLIENT_PERCENT: u64 = 25;
-
-/// A scan and its options.
-pub(super) struct Reading {
-    pub columns: Vec<ColNo>,
-    pub conditions: Vec<(ColNo, Condition)>,
-    pub scan: TabletScan,
-    pub from: ReplicaChoice,
-    pub batch: u32,
-    pub(super) deadline: Instant,
-    /// True for a scan by `nyala-client`, and by its tokens.
-    by_client: bool,
-    pub by_token: bool,
-    pub pause: Option<Pause>,
-}
-
-impl Reading {
-    /// Returns an unordered scan of a whole tablet at its leader, in one batch.
-    pub(super) fn whole(
-        view: &View,
-        columns: Vec<ColNo>,
-        time: ScanTime,
-        format: RowsFormat,
-        deadline: Instant,
-    ) -> Reading {
-        let scan = whole(view, &columns, time, format);
-        let (from, batch, conditions) = (ReplicaChoice::Leader, 1 << 20, Vec::new());
-        let (by_client, by_token) = (false, false);
-        Reading { columns, conditions, scan, from, batch, deadline, by_client, by_token, pause: None }
-    }
-
-    /// Returns the scan of one tablet as the history has it.
-    pub(super) fn call(&self) -> ReadCall {
-        let scan = &self.scan;
-        ReadCall {
-            columns: self.columns.clone(),
-            conditions: self.conditions.clone(),
-            lower: scan.lower.clone(),
-            upper: scan.upper.clone(),
-            time: scan.time,
-            since: scan.since,
-            ordered: scan.ordered,
-            limit: scan.limit,
-        }
-    }
-}
-
-/// Rows of a scan so far.
-#[derive(Default)]
-pub(super) struct Progress {
-    rows: Vec<ScanRow>,
-    count: u64,
-    at: Option<HybridStamp>,
-    /// Number of pauses so far.
-    pub pauses: u8,
-}
-
-/// Reason for which an attempt ended early.
-pub(super) enum Stopped {
-    Refused(ReadOutcome),
-    Retry(String),
-}
 
 impl ModelClient {
     /// Draws a scan and reads each tablet.
@@ -346,22 +285,4 @@ pub(super) fn drawn_bounds(view: &View, random: &mut RandomStream) -> KeyRange {
 
 fn encoded(view: &View, cells: &RowCells) -> Vec<u8> {
     keys::primary_key(&view.spec, &|number| cells.get(&number).cloned().unwrap_or(Value::Null))
-}
-
-/// Returns an unordered scan of a whole tablet.
-fn whole(view: &View, columns: &[ColNo], time: ScanTime, format: RowsFormat) -> TabletScan {
-    let columns: Vec<ColumnSpec> =
-        columns.iter().filter_map(|number| view.spec.column(*number).cloned()).collect();
-    TabletScan {
-        columns,
-        keys: view.spec.key_columns().len(),
-        conditions: Vec::new(),
-        lower: None,
-        upper: None,
-        time,
-        since: None,
-        ordered: false,
-        limit: None,
-        format,
-    }
 }

@@ -1,4 +1,4 @@
-//! Reads of model tables after the faults: all rows at each replica, and what masters and servers tell of them.
+//! Reads of model tables after the faults: all rows at each replica, and what masters and servers report.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use nyala_common::env::Env;
 use sim_plan::RandomStream;
 use sim_plan::client_ops::RowsFormat;
 
-use super::reads::Reading;
+use super::reading::Reading;
 use super::{ModelClient, SETUP_CLIENT, View};
 use crate::model::ColNo;
 use crate::model_oracle::{ReadOutcome, TableCall};
@@ -18,10 +18,9 @@ use crate::wire::scan::ScanTime;
 use crate::workload::Workload;
 
 impl Workload {
-    /// Reads every row of the model tables at each replica, after the faults, and compares what masters and servers tell
-    /// of them. Each tablet has the time `quiet`: a
-    /// follower that hibernates knows of a new snapshot only with its leader's next heartbeat, so the whole takes a
-    /// second for each replica.
+    /// Reads every row of the model tables at each replica, after the faults, and compares what masters and servers
+    /// report. Each tablet has the time `quiet`: a follower that hibernates knows of a new snapshot only with its
+    /// leader's next heartbeat, so the whole takes a second for each replica.
     pub(in crate::workload) async fn recover_model_tables(&self, env: &Env, quiet: Duration) {
         let live: Vec<usize> = {
             let state = self.state();
@@ -59,7 +58,7 @@ impl ModelClient {
         views.map(|(number, _)| view(number)).collect()
     }
 
-    /// Checks replicas, schemas and statistics of a table that nobody changes any more.
+    /// Checks replicas, schemas and statistics of a table that nothing changes any more.
     async fn check_at_rest(&mut self, table: usize, env: &Env, quiet: Duration) -> Result<(), String> {
         let view = self.newest_views(table).swap_remove(0);
         self.check_replicas(&view, env.now().mono.after(quiet)).await?;

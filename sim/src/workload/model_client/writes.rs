@@ -66,7 +66,7 @@ impl ModelClient {
         }
     }
 
-    /// Counts rows before they are sent, as masters may tell of them before the reply.
+    /// Counts rows before they are sent, as masters may report them before the reply.
     pub(super) fn count_inserts(&self, view: &View, rows: &[RowWrite]) {
         use WriteKind::{Insert, InsertIgnore, Upsert, UpsertIgnore};
         let inserts = |row: &&RowWrite| matches!(row.kind, Insert | InsertIgnore | Upsert | UpsertIgnore);

@@ -7,7 +7,7 @@ use std::task::{Context, Waker};
 use nyala_common::env::{BoxFuture, TaskHandle};
 
 use super::ready::{ReadyTask, ReadyTasks};
-use super::task::{NeverRun, Slot, SpawnedTask, Task};
+use super::task::{NeverRun, Slot, SpawnedTask, Task, WakeQueue};
 use crate::net::rules::HostId;
 use crate::world::executor_world::FirstTask;
 use crate::world::virtual_env::Spawn;

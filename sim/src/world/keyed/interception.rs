@@ -2,7 +2,7 @@
 //! clocks of dependencies. They are equal in every run of a seed.
 //!
 //! It is madsim's: its runtime intercepts them for what runs within [`Interception::within`], which is entered once
-//! for a whole span of time. Its own executor has no other task, and its time stands still. Without `--cfg madsim`
+//! for a whole span of time. Its own executor has no other task, and its time does not advance. Without `--cfg madsim`
 //! nothing is intercepted: a run is then reproducible as far as nodes reach everything through `Env`.
 
 #[cfg(madsim)]

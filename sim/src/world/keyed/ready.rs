@@ -8,7 +8,7 @@ use engine::sync::{Mutex, MutexGuard};
 use nyala_common::env::BoxFuture;
 
 use super::order::TaskOrder;
-use super::task::{Slot, Task};
+use super::task::{Slot, Task, WakeQueue};
 use crate::draws::{Purpose, keyed, name_word};
 use crate::net::rules::HostId;
 
@@ -78,6 +78,16 @@ struct HostName {
 /// Name of the first task of a process.
 const FIRST: &str = "main";
 
+impl WakeQueue for ReadyTasks {
+    fn wake(&self, task: &Task) {
+        let Some(nth) = task.begin_wake() else { return };
+        let state = &mut *self.state();
+        let priority = state.order.priority(state.seed, task.key, nth, state.wakes);
+        state.wakes += 1;
+        state.heap.push(Reverse(ReadyTask { priority, number: task.number, slot: task.slot }));
+    }
+}
+
 impl ReadyTasks {
     pub(super) fn new(seed: u64) -> ReadyTasks {
         let state = ReadyState {
@@ -108,15 +118,6 @@ impl ReadyTasks {
     /// Draws priorities from another seed from now on; the order stays.
     pub(super) fn reseed(&self, seed: u64) {
         self.state().seed = seed;
-    }
-
-    /// Makes a task ready, unless it is or has ended.
-    pub(super) fn wake(&self, task: &Task) {
-        let Some(nth) = task.begin_wake() else { return };
-        let state = &mut *self.state();
-        let priority = state.order.priority(state.seed, task.key, nth, state.wakes);
-        state.wakes += 1;
-        state.heap.push(Reverse(ReadyTask { priority, number: task.number, slot: task.slot }));
     }
 
     /// Puts a task back that its host could not run, at the priority that it had.

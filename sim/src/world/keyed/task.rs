@@ -6,15 +6,19 @@ use std::task::Wake;
 
 use nyala_common::env::TaskHandle;
 
-use super::ready::ReadyTasks;
 use crate::net::rules::HostId;
 
 /// The place of a task's future in the executor.
 pub(super) type Slot = u32;
 
+/// The queue that a task enters when it is woken.
+pub(super) trait WakeQueue: Send + Sync {
+    fn wake(&self, task: &Task);
+}
+
 /// A task without its future.
 pub(super) struct Task {
-    pub(super) ready: Arc<ReadyTasks>,
+    queue: Arc<dyn WakeQueue>,
     pub(super) slot: Slot,
     /// Number of the spawn among all, which no other task of the executor has.
     pub(super) number: u64,
@@ -30,9 +34,9 @@ pub(super) struct Task {
 }
 
 impl Task {
-    pub(super) fn new(ready: Arc<ReadyTasks>, slot: Slot, number: u64, host: HostId, key: u64) -> Task {
+    pub(super) fn new(queue: Arc<dyn WakeQueue>, slot: Slot, number: u64, host: HostId, key: u64) -> Task {
         Task {
-            ready,
+            queue,
             slot,
             number,
             host,
@@ -71,11 +75,11 @@ impl Task {
 
 impl Wake for Task {
     fn wake(self: Arc<Task>) {
-        self.ready.wake(&self);
+        self.queue.wake(&self);
     }
 
     fn wake_by_ref(self: &Arc<Task>) {
-        self.ready.wake(self);
+        self.queue.wake(self);
     }
 }
 
@@ -86,7 +90,7 @@ impl TaskHandle for SpawnedTask {
     /// The executor drops the future when the task would run next.
     fn abort(&self) {
         self.0.is_aborted.store(true, Ordering::Release);
-        self.0.ready.wake(&self.0);
+        self.0.queue.wake(&self.0);
     }
 
     fn is_finished(&self) -> bool {
