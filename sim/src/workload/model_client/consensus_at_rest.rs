@@ -1,4 +1,4 @@
-//! Reports of replicas about their consensus group when nothing changes any more: members, leader, term, last operation.
+//! Reports of replicas about their group when nothing changes any more: members, leader, term and last operation.
 
 use bytes::Bytes;
 use nyala_common::rpc::client::{CallOptions, RpcResponse};
