@@ -36,6 +36,8 @@ use sim_plan::{FaultKind, Host};
 pub const NAME: &str = "availability";
 /// Beginning of the message about a tablet that a server does not have.
 const TABLET_NOT_FOUND: &str = "Tablet not found";
+/// Part of the error of a call on a dropped table.
+const WAS_DELETED: &str = "was deleted";
 /// End of the message about a call whose time was over before its reply came.
 const NO_RESPONSE: &str = "no response in time";
 /// Faults of a client's machine, besides those that stop its process.
@@ -117,7 +119,9 @@ pub fn check_tables(
             continue;
         }
         // Its table or range was dropped, or a column of its own: what the client knows is old.
-        let is_gone = |why: &str| why.starts_with(TABLET_NOT_FOUND) || is_outdated(event, tables);
+        let is_dropped = |why: &str| why.contains(WAS_DELETED) && is_absent(event, &tables[event.table]);
+        let is_gone =
+            |why: &str| why.starts_with(TABLET_NOT_FOUND) || is_dropped(why) || is_outdated(event, tables);
         report.checked += 1;
         let why = match &event.call {
             TableCall::Write { outcome: WriteOutcome::Unknown(why), .. } => why,
@@ -128,6 +132,11 @@ pub fn check_tables(
             report.add(conditions.violation(life, why, event.to_string()));
         }
     }
+}
+
+/// Returns true if masters may not have listed the table at some time of a call.
+fn is_absent(event: &TableEvent, table: &Incarnation) -> bool {
+    table.absent.iter().any(|(from, to)| *from <= event.returned && event.invoked <= *to)
 }
 
 /// Returns true if a version of the table that may have been in force during a call lacks columns of the client's.
@@ -335,6 +344,7 @@ mod tests {
         shape.columns.pop();
         let dropped = table.begin("t".to_string(), shape, BEGAN + 20 * SECOND);
         table.versions[dropped].known = Some(BEGAN + 21 * SECOND);
+        table.absent.push((BEGAN + 60 * SECOND, Nanos::MAX));
         let judged = |from: u64, to: u64, view: usize, why: &str| {
             let outcome = WriteOutcome::Unknown(why.to_string());
             let event = TableEvent {
@@ -359,6 +369,9 @@ mod tests {
         let column = "Client provided column c3 INT32 NOT NULL not present in tablet";
         assert_eq!(judged(30, 40, 0, column), 0, "the column is gone");
         assert_eq!(judged(30, 40, dropped, column), 1, "the client knows the newest columns");
+        let deleted = "table t was deleted: Table deleted at 2026-01-01";
+        assert_eq!(judged(30, 40, dropped, deleted), 1, "it was not dropped yet");
+        assert_eq!(judged(58, 62, dropped, deleted), 0, "it was dropped meanwhile");
     }
 
     #[test]
