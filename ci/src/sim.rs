@@ -11,7 +11,7 @@ use crate::command::cargo;
 use crate::steps::Steps;
 
 /// Runs by name.
-const RUNS: [(&str, &[&str]); 10] = [
+const RUNS: [(&str, &[&str]); 11] = [
     ("sim madsim", &["sim", "run", "--seeds", "1..119", "--size", "smoke", "--minutes", "1"]),
     ("sim madsim full", &["sim", "run", "--seeds", "121..151", "--minutes", "1"]),
     (
@@ -32,6 +32,24 @@ const RUNS: [(&str, &[&str]); 10] = [
     ("sim agree", &["sim", "agree", "--plans", "20", "--jobs", "4"]),
     ("sim plans", &["sim", "plans"]),
     ("sim study", &["sim", "study", "scale", "--points", "1"]),
+    // Tests that need madsim's interception.
+    (
+        "sim tests",
+        &[
+            "test",
+            "--quiet",
+            "--package",
+            "sim",
+            "--profile",
+            "sim",
+            "--config",
+            "build.rustflags=['--cfg','madsim']",
+            "--test",
+            "keyed",
+            "--test",
+            "madsim",
+        ],
+    ),
 ];
 
 /// Runs all of them.
