@@ -144,6 +144,43 @@ impl IndexPosition<'_> {
     pub(super) fn next(&mut self, store: &Store) -> Option<u32> {
         self.ordered.tree.next(&mut self.cursor, &self.ordered.keys(store))
     }
+
+    /// Appends the next rows with keys below `upper`, at most `limit`, and advances the position. Returns false if
+    /// there are no more of them.
+    ///
+    /// Only a leaf whose prefixes do not show that it is below the bound is compared with it in full: each comparison
+    /// waits for the row's memory.
+    pub(super) fn take(
+        &mut self,
+        limit: usize,
+        upper: Option<&[u8]>,
+        store: &Store,
+        rows: &mut Vec<u32>,
+    ) -> bool {
+        let keys = self.ordered.keys(store);
+        let upper = upper.map(|upper| (upper, keys.prefix(upper)));
+        let end = rows.len() + limit;
+        while rows.len() < end {
+            let found = self.ordered.tree.next_of_leaf(&mut self.cursor, end - rows.len(), &keys);
+            let below = match upper {
+                Some((upper, prefix)) if found.last_prefix >= prefix => rows_below(found.rows, upper, store),
+                _ => found.rows.len(),
+            };
+            rows.extend_from_slice(&found.rows[..below]);
+            if below < found.rows.len() || found.rows.is_empty() {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+/// Returns the number of rows, in key order, whose keys are below `upper`.
+fn rows_below(rows: &[u32], upper: &[u8], store: &Store) -> usize {
+    match rows.last() {
+        Some(last) if store.key(*last) < upper => rows.len(),
+        _ => rows.partition_point(|row| store.key(*row) < upper),
+    }
 }
 
 impl Ordered {
@@ -223,6 +260,17 @@ mod tests {
         std::iter::from_fn(|| position.next(&set.store)).map(|row| set.store.key(row).to_vec()).collect()
     }
 
+    /// Returns the keys from `from` on and below `upper`, read a few rows at a time.
+    fn taken(set: &MemRowSet, from: &[u8], upper: Option<&[u8]>, limit: usize) -> Vec<Vec<u8>> {
+        let (mut position, mut rows, mut is_more) = (set.index.seek(from, &set.store), Vec::new(), true);
+        while is_more {
+            let before = rows.len();
+            is_more = position.take(limit, upper, &set.store, &mut rows);
+            assert!(rows.len() - before == limit || !is_more, "only the end cuts a batch short");
+        }
+        rows.iter().map(|row| set.store.key(*row).to_vec()).collect()
+    }
+
     fn common_of(set: &MemRowSet) -> &str {
         std::str::from_utf8(&set.index.newest().common).expect("these keys are text")
     }
@@ -280,6 +328,8 @@ mod tests {
         fn agrees_with_a_set(
             begin in 64usize..90,
             keys in prop::collection::vec(("(|c|com|common|commoo|d)", "[a-c]{0,3}"), 0..200),
+            (from, upper) in ("(|c|common[0-9]{1,9}|d)", "(|b|common|common[0-9]{0,9}|d|e)"),
+            limit in 1usize..40,
         ) {
             let set = empty();
             let with_prefix = (0..begin).map(|number| format!("common{:09}", number * 7_919 % 1_000));
@@ -288,6 +338,10 @@ mod tests {
             keys.iter().for_each(|key| insert(&set, key));
             let model: BTreeSet<Vec<u8>> = keys.into_iter().collect();
             prop_assert_eq!(scan(&set, b""), model.iter().cloned().collect::<Vec<_>>());
+            let (from, upper) = (from.as_bytes(), Some(upper.as_bytes()).filter(|upper| !upper.is_empty()));
+            let is_within = |key: &&Vec<u8>| &key[..] >= from && upper.is_none_or(|upper| &key[..] < upper);
+            let within: Vec<Vec<u8>> = model.iter().filter(is_within).cloned().collect();
+            prop_assert_eq!(taken(&set, from, upper, limit), within);
             for key in &model {
                 prop_assert!(set.contains(key));
                 let above = [key, &[0][..]].concat();

@@ -3,15 +3,16 @@
 use std::sync::Arc;
 
 use super::MemRowSet;
-use super::store::{RowCells, Store};
+use super::store::{Row, Store};
 use crate::error::Result;
 use crate::ids::ColumnId;
 use crate::schema::row_block::{Bitmap, ColumnBlock, RowBlock};
 use crate::schema::row_change::RowChange;
-use crate::tablet::memstore::prefetch;
+use crate::tablet::memstore::{prefetch, prefetch_run};
 use crate::tablet::rowset::{RowSetScan, RowSetScanSpec, ScannedBlock};
 use crate::tablet::scan_filter::keep_matching;
 use crate::tablet::superblock::TabletSchema;
+use crate::time::Timestamp;
 
 /// A scan of a MemRowSet.
 pub struct MemRowSetScan {
@@ -42,6 +43,20 @@ struct VisibleRow<'a> {
     deleted: bool,
 }
 
+/// What a scan returns about its rows beside their cells.
+struct AboutRows {
+    /// Keys of the rows, if the spec wants them.
+    keys: Vec<Vec<u8>>,
+    /// Which rows are deleted, for diff scans.
+    deleted: Option<Bitmap>,
+}
+
+impl AboutRows {
+    fn of(spec: &RowSetScanSpec) -> AboutRows {
+        AboutRows { keys: Vec::new(), deleted: spec.diff_from.map(|_| Bitmap::default()) }
+    }
+}
+
 impl MemRowSetScan {
     pub fn new(mrs: Arc<MemRowSet>, spec: RowSetScanSpec) -> MemRowSetScan {
         let sources = sources(mrs.schema(), &spec);
@@ -52,80 +67,92 @@ impl MemRowSetScan {
     /// Appends the next rows that the snapshot sees, and sets the key to resume at. Returns their keys, and which are
     /// deleted, if the spec wants them.
     fn copy_rows(&mut self, from: &[u8], out: &mut RowBlock) -> (Vec<Vec<u8>>, Option<Bitmap>) {
-        let mrs = self.mrs.clone();
-        let (visible, next) = self.visible_rows(&mrs.store, from);
+        let (mrs, mut about) = (self.mrs.clone(), AboutRows::of(&self.spec));
+        if self.spec.is_one_key() {
+            let row = mrs.index.find(from, &mrs.store);
+            self.copy_visible(&mrs.store, row.as_slice(), out, &mut about);
+            return (about.keys, about.deleted);
+        }
+        let (mut position, mut rows) = (mrs.index.seek(from, &mrs.store), Vec::new());
+        let (upper, mut left, mut is_more) = (self.spec.upper_key.as_deref(), self.spec.block_rows, true);
+        while left > 0 && is_more {
+            rows.clear();
+            is_more = position.take(left.min(ROWS_AT_ONCE), upper, &mrs.store, &mut rows);
+            self.copy_visible(&mrs.store, &rows, out, &mut about);
+            left -= rows.len();
+        }
+        let next = if is_more { position.next(&mrs.store) } else { None };
+        let next = next.map(|row| mrs.store.key(row)).filter(|next| upper.is_none_or(|upper| *next < upper));
+        self.from = next.map(<[u8]>::to_vec);
+        (about.keys, about.deleted)
+    }
+
+    /// Appends those of the rows that the snapshot sees.
+    fn copy_visible(&self, store: &Store, rows: &[u32], out: &mut RowBlock, about: &mut AboutRows) {
+        let visible = self.visible_rows(store, rows);
         out.rows += visible.len();
-        let latest: Vec<Option<Latest<'_>>> =
-            visible.iter().map(|row| row.changed.then(|| self.latest(&mrs.store, row))).collect();
+        let latest = self.latest_of(store, &visible);
         for (column_index, column) in out.columns.iter_mut().enumerate() {
             self.copy_column(&visible, &latest, column_index, column);
         }
-        let keyed = visible.iter().filter(|_| self.spec.want_keys);
-        let keys = keyed.map(|visible| mrs.store.key(visible.row).to_vec()).collect();
-        let deleted = self.spec.diff_from.map(|_| {
-            let mut deleted = Bitmap::default();
+        if self.spec.want_keys {
+            about.keys.extend(visible.iter().map(|visible| store.key(visible.row).to_vec()));
+        }
+        if let Some(deleted) = &mut about.deleted {
             visible.iter().for_each(|visible| deleted.push(visible.deleted));
-            deleted
-        });
-        self.from = next;
-        (keys, deleted)
+        }
     }
 
-    /// Returns the rows that the snapshot sees among the next ones from a key on, and the key to resume at.
+    /// Returns those of the rows that the snapshot sees.
     ///
-    /// All rows are found and prefetched before any is read. Rows inserted in another order than their keys are
-    /// scattered in memory; prefetching overlaps the cache misses.
-    fn visible_rows<'a>(&self, store: &'a Store, from: &[u8]) -> (Vec<VisibleRow<'a>>, Option<Vec<u8>>) {
-        let (rows, next) = self.rows_from(store, from);
-        let prefetch_row = |row: &u32| {
-            let cells = store.row_cells(*row);
-            store.prefetch_cells(cells);
-            cells
+    /// All rows are prefetched before any is read, then the cells of all, before any is copied. Rows inserted in
+    /// another order than their keys are scattered in memory; prefetching overlaps the cache misses.
+    fn visible_rows<'a>(&self, store: &'a Store, rows: &[u32]) -> Vec<VisibleRow<'a>> {
+        let prefetched = |row: &u32| {
+            let stored = store.rows.get(*row);
+            prefetch(stored);
+            (*row, stored)
         };
-        let all_cells: Vec<RowCells> = rows.iter().map(prefetch_row).collect();
-        let visible = rows.iter().zip(all_cells).filter_map(|(row, cells)| self.read_row(store, *row, cells));
-        (visible.collect(), next)
-    }
-
-    /// Returns the next rows from a key on, at most a block of them, and the key to resume at.
-    fn rows_from(&self, store: &Store, from: &[u8]) -> (Vec<u32>, Option<Vec<u8>>) {
-        if self.spec.is_one_key() {
-            return (self.mrs.index.find(from, store).into_iter().collect(), None);
+        let rows: Vec<(u32, &Row)> = rows.iter().map(prefetched).collect();
+        let reads_cells = !self.sources.is_empty();
+        let mut visible = Vec::with_capacity(rows.len());
+        for (row, stored) in rows {
+            let row_cells = stored.row_cells();
+            let cells = if reads_cells { store.cells(row_cells) } else { &[] };
+            prefetch_run(cells);
+            let row = VisibleRow { row, cells, changed: row_cells.changed, deleted: false };
+            visible.extend(self.read_row(store, row, row_cells.ts));
         }
-        let (mut cursor, mut rows) = (self.mrs.index.seek(from, store), Vec::new());
-        while rows.len() < self.spec.block_rows && self.stays_below_bound(store, &rows) {
-            let Some(row) = cursor.next(store) else { break };
-            prefetch(store.rows.get(row));
-            rows.push(row);
+        visible
+    }
+
+    /// Returns the cells of each row that has mutations; no elements if none has.
+    fn latest_of<'a>(&'a self, store: &'a Store, visible: &[VisibleRow<'a>]) -> Vec<Option<Latest<'a>>> {
+        if !visible.iter().any(|row| row.changed) {
+            return Vec::new();
         }
-        let next = cursor.next(store).map(|row| store.key(row).to_vec());
-        let Some(upper) = self.spec.upper_key.as_deref() else { return (rows, next) };
-        rows.truncate(rows.partition_point(|row| store.key(*row) < upper));
-        (rows, next.filter(|next| &next[..] < upper))
+        visible.iter().map(|row| row.changed.then(|| self.latest(store, row))).collect()
     }
 
-    /// Returns false if the rows found so far have reached the upper bound. Only every sixteenth row is checked,
-    /// because each check waits for the row's memory.
-    fn stays_below_bound(&self, store: &Store, rows: &[u32]) -> bool {
-        let Some(upper) = self.spec.upper_key.as_deref() else { return true };
-        let last = rows.last().filter(|_| rows.len().is_multiple_of(ROWS_PER_BOUND_CHECK));
-        last.is_none_or(|last| store.key(*last) < upper)
-    }
-
-    /// Returns the row if the snapshot sees it.
-    fn read_row<'a>(&self, store: &'a Store, row: u32, row_cells: RowCells) -> Option<VisibleRow<'a>> {
-        let (before, inserted) = (self.spec.snapshot.before, row_cells.ts);
+    /// Returns the row if the snapshot sees it. `row` says whether it has mutations at all.
+    #[inline]
+    fn read_row<'a>(
+        &self,
+        store: &Store,
+        row: VisibleRow<'a>,
+        inserted: Timestamp,
+    ) -> Option<VisibleRow<'a>> {
+        let before = self.spec.snapshot.before;
         if inserted >= before {
             return None;
         }
-        let newest = if row_cells.changed { store.mutations_newest_first(row, before).next() } else { None };
-        let visible =
-            VisibleRow { row, cells: store.cells(row_cells), changed: newest.is_some(), deleted: false };
+        let newest = if row.changed { store.mutations_newest_first(row.row, before).next() } else { None };
+        let visible = VisibleRow { changed: newest.is_some(), ..row };
         let Some(from) = self.spec.diff_from else {
             return newest.is_none_or(|newest| !newest.deletes).then_some(visible);
         };
         let (mut was_live, mut live, mut changed) = (inserted < from, true, inserted >= from);
-        for mutation in store.history(row, before) {
+        for mutation in store.history(row.row, before) {
             live = !mutation.deletes;
             changed |= mutation.ts >= from;
             if mutation.ts < from {
@@ -149,14 +176,14 @@ impl MemRowSetScan {
     ) {
         let source = &self.sources[column_index];
         if let Some(index) = source.index
-            && (source.in_key || latest.iter().all(Option::is_none))
+            && (source.in_key || latest.is_empty())
         {
             let rows = visible.iter().map(|row| row.cells);
             return self.mrs.schema().layout.copy_column(rows, index, out);
         }
-        out.push_all(visible.iter().zip(latest).map(|(row, latest)| match latest {
-            Some(latest) => latest[column_index],
-            None => self.base(row, source),
+        out.push_all(visible.iter().enumerate().map(|(at, row)| match latest.get(at) {
+            Some(Some(latest)) => latest[column_index],
+            _ => self.base(row, source),
         }));
     }
 
@@ -198,8 +225,8 @@ impl MemRowSetScan {
 /// A row's cells, one per column of the scan.
 type Latest<'a> = Vec<Option<&'a [u8]>>;
 
-/// Rows between two checks of the upper bound.
-const ROWS_PER_BOUND_CHECK: usize = 16;
+/// Rows that are found, prefetched and copied together: what is prefetched for them stays in the first cache.
+const ROWS_AT_ONCE: usize = 128;
 
 impl RowSetScan for MemRowSetScan {
     fn next(&mut self) -> Result<Option<ScannedBlock>> {

@@ -37,23 +37,24 @@ pub(super) struct RowCells {
     pub(super) changed: bool,
 }
 
+impl Row {
+    /// Returns the insert timestamp and the location of the cells.
+    #[inline]
+    pub(super) fn row_cells(&self) -> RowCells {
+        RowCells {
+            ts: Timestamp(self.ts.load(Ordering::Relaxed)),
+            position: self.position.load(Ordering::Relaxed) + u64::from(self.key_len.load(Ordering::Relaxed)),
+            len: self.row_len.load(Ordering::Relaxed),
+            changed: !self.chain.is_empty(),
+        }
+    }
+}
+
 impl Store {
     /// Returns a row's insert timestamp and the location of its cells.
     #[inline]
     pub(super) fn row_cells(&self, row: u32) -> RowCells {
-        let row = self.rows.get(row);
-        RowCells {
-            ts: Timestamp(row.ts.load(Ordering::Relaxed)),
-            position: row.position.load(Ordering::Relaxed) + u64::from(row.key_len.load(Ordering::Relaxed)),
-            len: row.row_len.load(Ordering::Relaxed),
-            changed: !row.chain.is_empty(),
-        }
-    }
-
-    /// Prefetches the cells of a row.
-    #[inline]
-    pub(super) fn prefetch_cells(&self, cells: RowCells) {
-        self.bytes.prefetch(cells.position);
+        self.rows.get(row).row_cells()
     }
 
     /// Returns the cells of a row as inserted.

@@ -12,7 +12,6 @@
 use std::cell::UnsafeCell;
 
 use super::arena::{CHUNK_BYTES_MAX, ChunkDirectory};
-use super::prefetch;
 #[cfg(loom)]
 use crate::sync::AccessCheck;
 use crate::sync::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -85,15 +84,6 @@ impl ByteArena {
         // acquire order is after their last write; no `push` writes below `end`. They live as long as the arena, which
         // drops no chunk.
         unsafe { std::slice::from_raw_parts(run.as_ptr().cast::<u8>(), len) }
-    }
-
-    /// Prefetches the byte at this position.
-    #[inline]
-    pub(crate) fn prefetch(&self, position: u64) {
-        let (chunk, at) = locate(position);
-        if let Some(byte) = self.chunks.get(chunk).and_then(|stored| stored.bytes.get(at)) {
-            prefetch(byte);
-        }
     }
 
     /// Returns the bytes allocated.

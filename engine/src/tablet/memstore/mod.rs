@@ -24,7 +24,6 @@ pub(super) mod tree;
 pub(super) const NONE: u32 = u32::MAX;
 
 /// Bytes of a cache line.
-#[cfg(all(target_arch = "x86_64", not(miri)))]
 const LINE: usize = 64;
 
 /// Prefetches a value. This changes only the time of reading it.
@@ -39,6 +38,14 @@ pub(super) fn prefetch<T>(value: &T) {
     }
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     let _ = value;
+}
+
+/// Prefetches a run of bytes. Of a long run the start is enough: the processor continues by itself.
+#[inline]
+pub(super) fn prefetch_run(run: &[u8]) {
+    let Some(last) = run.len().checked_sub(1) else { return };
+    prefetch(&run[0]);
+    prefetch(&run[last.min(LINE)]);
 }
 
 /// Proptest settings. Miri is about a thousand times slower, and has no files to store regressions in.

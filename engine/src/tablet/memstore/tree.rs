@@ -52,6 +52,13 @@ pub(crate) struct TreeCursor {
     at: usize,
 }
 
+/// Rows of one leaf that a cursor has passed.
+pub(crate) struct RowsOfLeaf<'c> {
+    pub rows: &'c [u32],
+    /// Prefix of the leaf's last key, which is not below those of the rows.
+    pub last_prefix: u64,
+}
+
 /// Position at which an absent key is to be inserted.
 #[derive(Debug, Clone, Copy)]
 pub struct InsertPosition {
@@ -101,22 +108,37 @@ impl RowTree {
 
     /// Returns the row at the cursor and advances it; `None` at the end.
     pub(crate) fn next<K: KeySource>(&self, cursor: &mut TreeCursor, keys: &K) -> Option<u32> {
-        loop {
-            if cursor.at < cursor.leaf.len {
-                cursor.at += 1;
-                return Some(cursor.leaf.rows[cursor.at - 1]);
-            }
-            if cursor.leaf.next == NONE {
-                return None;
-            }
-            let leaf = self.leaves.get(cursor.leaf.next).rows();
-            // Prefetched while the caller takes the rows of this leaf.
-            if leaf.next != NONE {
-                prefetch(self.leaves.get(leaf.next));
-            }
-            let at = cursor.leaf.seen_of(&leaf, keys);
-            *cursor = TreeCursor { leaf, at };
+        self.next_of_leaf(cursor, 1, keys).rows.first().copied()
+    }
+
+    /// Returns the next rows of one leaf, at most `limit`, and advances the cursor; no rows at the end.
+    #[inline]
+    pub(crate) fn next_of_leaf<'c, K: KeySource>(
+        &self,
+        cursor: &'c mut TreeCursor,
+        limit: usize,
+        keys: &K,
+    ) -> RowsOfLeaf<'c> {
+        while cursor.at == cursor.leaf.len && cursor.leaf.next != NONE {
+            *cursor = self.next_leaf(cursor, keys);
         }
+        let (first, len) = (cursor.at, cursor.leaf.len);
+        cursor.at = len.min(first + limit);
+        RowsOfLeaf {
+            rows: &cursor.leaf.rows[first..cursor.at],
+            last_prefix: cursor.leaf.prefixes.map_or(0, |(_, last)| last),
+        }
+    }
+
+    /// Returns a cursor in the next leaf, at the first row that the cursor has not passed.
+    fn next_leaf<K: KeySource>(&self, cursor: &TreeCursor, keys: &K) -> TreeCursor {
+        let leaf = self.leaves.get(cursor.leaf.next).rows();
+        // Prefetched while the caller takes the rows of this leaf.
+        if leaf.next != NONE {
+            prefetch(self.leaves.get(leaf.next));
+        }
+        let at = cursor.leaf.seen_of(&leaf, keys);
+        TreeCursor { leaf, at }
     }
 
     /// Returns the bytes allocated.
