@@ -11,11 +11,11 @@ use engine::schema::predicate::Predicate;
 use nyala_client::predicate::{Comparison, SimplifiedPredicate, compare};
 use nyala_client::{Client, ReadMode, ScanSpec, Scanner, Table};
 use nyala_common::wire::predicates;
-use sim_plan::client_ops::ReplicaChoice;
+use sim_plan::client_ops::{ReplicaChoice, ScanPause};
 use sim_plan::tables::{ColumnSpec, Value};
 
 use super::arrow_values::{is_set, values};
-use super::reading::Reading;
+use super::reading::{PAUSES_MAX, Reading};
 use super::{ModelClient, View};
 use crate::history::{CallOutcome, ClientRequest, HybridStamp};
 use crate::model::Condition;
@@ -93,15 +93,48 @@ impl ModelClient {
         }
         let spec = spec_of(&table, reading)?;
         if !reading.by_token {
-            return Ok(vec![read_part(table.scan(spec)?, reading).await?]);
+            return Ok(vec![self.read_part(table.scan(spec)?, reading).await?]);
         }
         let mut parts = Vec::new();
         for token in table.scan_tokens(&spec).await? {
             let scanner = client.scan_serialized_token(&token.serialize()).await?;
-            let part = read_part(scanner, reading).await?;
+            let part = self.read_part(scanner, reading).await?;
             parts.push(ScanPart { tablet: Some(token.tablet().id.clone()), ..part });
         }
         Ok(parts)
+    }
+
+    async fn read_part(&self, mut scanner: Scanner, reading: &Reading) -> Result<ScanPart> {
+        let (mut part, mut pauses) = (ScanPart::default(), 0);
+        while let Some(batch) = scanner.next_batch().await? {
+            part.count += batch.num_rows() as u64;
+            match rows(&batch, reading) {
+                Some(rows) => part.rows.extend(rows),
+                None => part.is_foreign = true,
+            }
+            if pauses < PAUSES_MAX {
+                self.pause_between_batches(&scanner, reading).await;
+                pauses += 1;
+            }
+        }
+        part.at = scanner.snapshot();
+        Ok(part)
+    }
+
+    /// Pauses as a program does that works on each batch. If a keep-alive call fails, the next batch shows whether the
+    /// scan goes on.
+    async fn pause_between_batches(&self, scanner: &Scanner, reading: &Reading) {
+        let Some(pause) = reading.pause else { return };
+        if pause.kind != ScanPause::KeepAlive {
+            return self.env.sleep(pause.span).await;
+        }
+        let times = pause.keep_alive_calls();
+        for _ in 0..times {
+            self.env.sleep(pause.span / times).await;
+            if scanner.keep_alive().await.is_err() {
+                return;
+            }
+        }
     }
 
     /// Returns true if the types of a batch are those of other columns of the same names. Reports one that no
@@ -210,19 +243,6 @@ fn predicate_of(table: &Table, column: &ColumnSpec, of: &Condition) -> Result<Pr
         return Ok(predicate);
     }
     predicates::from_pb(&schema::predicate(column, of), table.schema())
-}
-
-async fn read_part(mut scanner: Scanner, reading: &Reading) -> Result<ScanPart> {
-    let mut part = ScanPart::default();
-    while let Some(batch) = scanner.next_batch().await? {
-        part.count += batch.num_rows() as u64;
-        match rows(&batch, reading) {
-            Some(rows) => part.rows.extend(rows),
-            None => part.is_foreign = true,
-        }
-    }
-    part.at = scanner.snapshot();
-    Ok(part)
 }
 
 /// Returns the rows of a batch; `None` if its columns have other types than the client's view.

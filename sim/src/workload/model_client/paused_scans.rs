@@ -12,12 +12,13 @@ use sim_plan::RandomStream;
 use sim_plan::client_ops::{ClientOp, SCANNER_TTL, ScanPause};
 
 use super::reading::{PAUSES_MAX, Pause, Reading, ScannerUse, Stopped};
+use super::reads::CLIENT_PERCENT;
 use super::{ModelClient, View};
 use crate::history::Nanos;
 use crate::model::draws;
 use crate::model_oracle::TableCall;
 use crate::model_oracle::metadata::Metadata;
-use crate::wire::client::{TSERVER, text_of};
+use crate::wire::client::{TSERVER, TabletPlace, text_of};
 use crate::wire::scan::ScanTime;
 use crate::workload::nanos;
 
@@ -48,9 +49,30 @@ impl ModelClient {
         reading.scan.ordered = *ordered || *kind == ScanPause::Elsewhere;
         (reading.from, reading.batch) = (*from, BATCH_BYTES);
         reading.pause = Some(Pause { kind: *kind, span: *span, rows: random.between(1, FIRST_ROWS_MAX) });
-        self.read(&view, &place, &reading, random).await;
+        if self.client.is_some() && random.percent(CLIENT_PERCENT) {
+            self.pause_scan_by_client(&view, &places, reading, random).await;
+        } else {
+            self.read(&view, &place, &reading, random).await;
+        }
         let way = format!("scan pause {}", kind.word());
         *self.workload.state().model.steps.entry(way).or_default() += 1;
+    }
+
+    /// Reads the whole table through the client, with pauses. Some batches have no rows, as no row meets a condition.
+    async fn pause_scan_by_client(
+        &mut self,
+        view: &View,
+        places: &[TabletPlace],
+        mut reading: Reading,
+        random: &mut RandomStream,
+    ) {
+        if random.percent(50) {
+            reading.set_conditions(view, draws::conditions(random, &view.spec, 1));
+        }
+        // Where rows have no order, the client cannot go on after its scanner expired.
+        reading.scan.ordered |= reading.pause.is_some_and(|pause| pause.kind == ScanPause::Expire);
+        reading.by_token = random.percent(50);
+        self.scan_by_client(view, places, &reading).await;
     }
 
     /// Pauses; returns the last use of the scanner.
@@ -66,7 +88,7 @@ impl ModelClient {
             self.env.sleep(pause.span).await;
             return Ok(used);
         }
-        let times = pause.span.as_millis().div_ceil(SCANNER_TTL.as_millis() / 2) as u32;
+        let times = pause.keep_alive_calls();
         for _ in 0..times {
             self.env.sleep(pause.span / times).await;
             let request = ScannerKeepAliveRequestPb { scanner_id: scanner.clone() };

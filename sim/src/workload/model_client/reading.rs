@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use engine::time::Instant;
-use sim_plan::client_ops::{ReplicaChoice, RowsFormat, ScanPause};
+use sim_plan::client_ops::{ReplicaChoice, RowsFormat, SCANNER_TTL, ScanPause};
 use sim_plan::tables::ColumnSpec;
 
 use super::View;
@@ -42,6 +42,14 @@ impl Reading {
         let (from, batch, conditions) = (ReplicaChoice::Leader, 1 << 20, Vec::new());
         let (by_client, by_token) = (false, false);
         Reading { columns, conditions, scan, from, batch, deadline, by_client, by_token, pause: None }
+    }
+
+    /// Sets the conditions that rows must meet.
+    pub(super) fn set_conditions(&mut self, view: &View, conditions: Vec<(ColNo, Condition)>) {
+        let spec = |number: ColNo| view.spec.column(number).cloned();
+        let of_columns = conditions.iter().filter_map(|(number, of)| Some((spec(*number)?, of.clone())));
+        self.scan.conditions = of_columns.collect();
+        self.conditions = conditions;
     }
 
     /// Returns the scan of one tablet as the history has it.
@@ -83,6 +91,13 @@ pub(super) struct Pause {
     pub span: Duration,
     /// Number of rows before the scan continues elsewhere.
     pub rows: u64,
+}
+
+impl Pause {
+    /// Returns the number of calls that keep a scanner alive for the pause.
+    pub(super) fn keep_alive_calls(self) -> u32 {
+        self.span.as_millis().div_ceil(SCANNER_TTL.as_millis() / 2) as u32
+    }
 }
 
 /// A call that used a scanner.

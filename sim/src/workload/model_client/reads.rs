@@ -24,7 +24,7 @@ use crate::workload::nanos;
 const OF_REQUEST: [i32; 4] = [2, 5, 8, 13];
 
 /// Percentage of scans that `nyala-client` makes.
-const CLIENT_PERCENT: u64 = 25;
+pub(super) const CLIENT_PERCENT: u64 = 25;
 
 impl ModelClient {
     /// Draws a scan and reads each tablet.
@@ -83,16 +83,16 @@ impl ModelClient {
             }
             _ => return None,
         }
-        let spec = |number: ColNo| view.spec.column(number).cloned();
-        scan.conditions =
-            conditions.iter().filter_map(|(number, of)| Some((spec(*number)?, of.clone()))).collect();
         let batch = random.pick(&[60, 400, 1 << 20]);
         let by_client = random.percent(CLIENT_PERCENT);
         // A token is of one tablet, as are the limit and the number of rows of a recorded call.
         let by_token = random.percent(50) || columns.is_empty() || scan.limit.is_some();
         let deadline = self.op_deadline();
-        let pause = None;
-        Some(Reading { columns, conditions, scan, from, batch, deadline, by_client, by_token, pause })
+        let (none, pause) = (Vec::new(), None);
+        let mut reading =
+            Reading { columns, conditions: none, scan, from, batch, deadline, by_client, by_token, pause };
+        reading.set_conditions(view, conditions);
+        Some(reading)
     }
 
     fn time(&self, at: client_ops::ReadMode, back: Duration, random: &mut RandomStream) -> ScanTime {
