@@ -30,6 +30,7 @@ pub mod run_observer;
 mod security;
 pub mod server_limits;
 pub mod server_usage;
+pub mod storage_trial;
 pub mod study;
 mod tls_primitives;
 pub mod trigger;

@@ -14,6 +14,8 @@ pub enum Condition {
     Range(Option<Value>, Option<Value>),
     /// This value or a lower one.
     AtMost(Value),
+    /// A greater value than this one.
+    Above(Value),
     In(Vec<Value>),
     Null,
     NotNull,
@@ -42,6 +44,7 @@ impl Condition {
             Condition::Equal(_) => "equal",
             Condition::Range(..) => "range",
             Condition::AtMost(_) => "at-most",
+            Condition::Above(_) => "above",
             Condition::In(_) => "in",
             Condition::Null => "null",
             Condition::NotNull => "not-null",
@@ -63,6 +66,7 @@ impl Condition {
                 Truth::of(above).min(Truth::of(below))
             }
             Condition::AtMost(value) => Truth::of(compare(value).map(Ordering::is_le)),
+            Condition::Above(value) => Truth::of(compare(value).map(Ordering::is_gt)),
             Condition::In(values) => {
                 let each = values.iter().map(|value| Truth::of(compare(value).map(Ordering::is_eq)));
                 each.max().unwrap_or(Truth::No)

@@ -12,6 +12,9 @@ use crate::wire::bloom::BloomFilter;
 const KEY_POOL: u64 = 6;
 /// Percentage of keys and of conditions on them that have the values of a bound of a range.
 const EDGE_PERCENT: u64 = 15;
+/// Percentage of values of conditions that rows have, and of these those next to them instead.
+const KNOWN_PERCENT: u64 = 50;
+const NEAR_PERCENT: u64 = 25;
 /// Percentage of added ranges of which one side alone is added.
 const CUT_PERCENT: u64 = 30;
 
@@ -103,18 +106,41 @@ pub fn row(random: &mut RandomStream, table: &ModelTable, kind: WriteKind) -> Ro
     RowWrite { kind, cells }
 }
 
-/// Draws conditions. Some columns may have several.
-pub fn conditions(random: &mut RandomStream, table: &ModelTable, count: u8) -> Vec<(ColNo, Condition)> {
+/// Draws conditions. Some columns may have several. Many compare with the values that `known` rows have.
+pub fn conditions(
+    random: &mut RandomStream,
+    table: &ModelTable,
+    count: u8,
+    known: &[RowCells],
+) -> Vec<(ColNo, Condition)> {
     let one = |random: &mut RandomStream| {
         let column = &table.columns[random.below(table.columns.len() as u64) as usize];
-        (column.number, condition(random, table, column))
+        (column.number, condition(random, table, column, known))
     };
     (0..count).map(|_| one(random)).collect()
 }
 
-fn condition(random: &mut RandomStream, table: &ModelTable, column: &ColumnSpec) -> Condition {
+/// Draws the value of a column in one of the rows, or one next to it; none if that row has none.
+fn known_value(random: &mut RandomStream, column: &ColumnSpec, known: &[RowCells]) -> Option<Value> {
+    if known.is_empty() || !random.percent(KNOWN_PERCENT) {
+        return None;
+    }
+    let row = &known[random.below(known.len() as u64) as usize];
+    let value = row.get(&column.number).filter(|value| !value.is_null())?;
+    Some(if random.percent(NEAR_PERCENT) { draw::near(random, column.kind, value) } else { value.clone() })
+}
+
+fn condition(
+    random: &mut RandomStream,
+    table: &ModelTable,
+    column: &ColumnSpec,
+    known: &[RowCells],
+) -> Condition {
     let key = column.name.starts_with('k');
     let value = |random: &mut RandomStream| {
+        if let Some(value) = known_value(random, column, known) {
+            return value;
+        }
         if key
             && random.percent(EDGE_PERCENT)
             && let Some(value) = edge(random, table).remove(&column.number)
@@ -133,9 +159,10 @@ fn condition(random: &mut RandomStream, table: &ModelTable, column: &ColumnSpec)
             let (one, other) = (value(random), value(random));
             let ordered = column.kind.compare(&one, &other).is_none_or(std::cmp::Ordering::is_lt);
             let (low, high) = if ordered { (one, other) } else { (other, one) };
-            match random.below(4) {
+            match random.below(6) {
                 // Which numbers are at most NaN is not documented.
-                3 if column.kind.compare(&high, &high).is_some() => Condition::AtMost(high),
+                3 | 4 if column.kind.compare(&high, &high).is_some() => Condition::AtMost(high),
+                5 if column.kind.compare(&low, &low).is_some() => Condition::Above(low),
                 0 => Condition::Range(Some(low), None),
                 1 => Condition::Range(None, Some(high)),
                 _ => Condition::Range(Some(low), Some(high)),

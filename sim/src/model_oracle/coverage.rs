@@ -13,7 +13,7 @@ use crate::wire::scan::ScanTime;
 pub const PREFIX: &str = "cell: ";
 
 /// Words of conditions.
-const CONDITIONS: [&str; 7] = ["equal", "range", "at-most", "in", "null", "not-null", "bloom"];
+const CONDITIONS: [&str; 8] = ["equal", "range", "at-most", "above", "in", "null", "not-null", "bloom"];
 /// Most conditions of one scan.
 const CONDITIONS_MAX: usize = 4;
 

@@ -145,6 +145,7 @@ impl std::fmt::Display for ReadCall {
             match condition {
                 Condition::Equal(value) => write!(f, ", {column} = {}", value.text())?,
                 Condition::AtMost(value) => write!(f, ", {column} at most {}", value.text())?,
+                Condition::Above(value) => write!(f, ", {column} above {}", value.text())?,
                 Condition::In(values) => write!(f, ", {column} in [{}]", text(values))?,
                 Condition::Range(low, high) => {
                     write!(f, ", {column} from {} to {}", low.text(), high.text())?

@@ -15,7 +15,7 @@ pub mod answers;
 pub mod coverage;
 pub mod history;
 pub mod metadata;
-mod reads;
+pub(crate) mod reads;
 mod timeline;
 mod violation;
 

@@ -8,7 +8,7 @@ use crate::model::{ColNo, Incarnation, ModelRow, RowCells, Truth};
 use crate::wire::scan::ScanRow;
 
 /// The columns that a client's numbers mean.
-pub(super) type Meaning = BTreeMap<ColNo, ColNo>;
+pub(crate) type Meaning = BTreeMap<ColNo, ColNo>;
 
 /// Returns whether a row meets all conditions of a scan.
 fn kept(table: &Incarnation, call: &ReadCall, meaning: &Meaning, row: &RowCells) -> Truth {
@@ -33,7 +33,7 @@ fn has_values(
 }
 
 /// Returns true if a scan fits a row. `complete`: a row that was not returned was not there.
-pub(super) fn fits(
+pub(crate) fn fits(
     table: &Incarnation,
     call: &ReadCall,
     meaning: &Meaning,
@@ -66,7 +66,7 @@ pub(super) fn counted(
 
 /// Returns true if a diff scan fits a change: the row at its beginning and at its end, and whether it was written
 /// between.
-pub(super) fn fits_diff(
+pub(crate) fn fits_diff(
     table: &Incarnation,
     call: &ReadCall,
     meaning: &Meaning,

@@ -331,7 +331,7 @@ impl Player {
     fn read(&mut self) {
         let shape = self.version().table.clone();
         let count = self.random.below(3) as u8;
-        let conditions = draws::conditions(&mut self.random, &shape, count);
+        let conditions = draws::conditions(&mut self.random, &shape, count, &[]);
         let columns = draws::projection(&mut self.random, &shape);
         let at = self.now.saturating_sub(self.random.below(20) * STEP) + 1;
         let limit = self.random.percent(20).then(|| self.random.between(1, 4) as u32);

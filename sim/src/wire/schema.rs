@@ -249,6 +249,11 @@ pub fn predicate(column: &ColumnSpec, condition: &Condition) -> ColumnPredicateP
             Some(next) => Predicate::Range(Range { lower: None, upper: cell(&next) }),
             None => Predicate::IsNotNull(IsNotNull {}),
         },
+        // Nothing is above the greatest value.
+        Condition::Above(value) => match keys::successor(column.kind, value) {
+            Some(next) => Predicate::Range(Range { lower: cell(&next), upper: None }),
+            None => Predicate::InList(InList { values: Vec::new() }),
+        },
         Condition::In(values) => {
             Predicate::InList(InList { values: values.iter().filter_map(cell).collect() })
         }

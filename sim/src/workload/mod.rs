@@ -9,6 +9,7 @@
 //!
 //! The world calls these three with the environment of a client machine. Not here: anything about that world.
 
+pub(crate) use self::model_client::comparison;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;

@@ -1,10 +1,13 @@
 //! What clients know of the model tables.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use crate::history::HybridStamp;
-use crate::model::Incarnation;
+use crate::model::{Incarnation, RowCells};
 use crate::wire::client::ToldErrors;
+
+/// Most rows that the clients remember of a table.
+const WRITTEN_MAX: usize = 24;
 
 /// Knowledge of the clients about the model tables.
 #[derive(Debug, Default)]
@@ -17,10 +20,26 @@ pub(super) struct ModelTables {
     pub newest: HybridStamp,
     /// Number of rows that clients have asked to insert, by incarnation.
     pub inserted: BTreeMap<usize, u64>,
+    /// Cells of rows that were written last, by incarnation: conditions and bounds of scans have their values.
+    pub written: BTreeMap<usize, VecDeque<RowCells>>,
     /// Errors that services told the clients.
     pub errors: ToldErrors,
     /// Number of alterations by step that are known to be done.
     pub steps: BTreeMap<String, u64>,
+}
+
+impl ModelTables {
+    /// Remembers rows of a table instead of older ones.
+    pub(super) fn remember<'a>(&mut self, table: usize, rows: impl Iterator<Item = &'a RowCells>) {
+        let written = self.written.entry(table).or_default();
+        written.extend(rows.cloned());
+        written.drain(..written.len().saturating_sub(WRITTEN_MAX));
+    }
+
+    /// Returns rows of a table that were written last.
+    pub(super) fn known(&self, table: usize) -> Vec<RowCells> {
+        self.written.get(&table).into_iter().flatten().cloned().collect()
+    }
 }
 
 /// The state of one of the plan's tables.

@@ -19,6 +19,7 @@ mod competing_leaders;
 mod deposed_leader;
 mod honest_clocks;
 mod lagging_member;
+mod late_damage;
 mod left_behind;
 mod lone_candidate;
 pub(crate) mod long_trouble;
@@ -58,4 +59,5 @@ pub(crate) fn add_scenarios(plan: &mut Plan, profile: FaultProfile, work: Durati
     replaced_server::add(&mut stream("replaced server"), plan, profile);
     busy_catalog::add(&mut stream("busy catalog"), plan, profile);
     ancient_rows::add(&mut stream("ancient rows"), plan, profile);
+    late_damage::add(&mut stream("late damage"), plan, profile, work);
 }

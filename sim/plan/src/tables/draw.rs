@@ -70,6 +70,48 @@ pub fn value(random: &mut RandomStream, kind: ColumnKind) -> Value {
     }
 }
 
+/// Draws a value next to another one: the one before or after it in the order of the type, or a text that it begins or
+/// that begins with it. Returns the value itself if there is none.
+pub fn near(random: &mut RandomStream, kind: ColumnKind, value: &Value) -> Value {
+    let up = random.percent(50);
+    match (kind.form(), value) {
+        (CellForm::Int(..), Value::Int(number)) => {
+            let (least, most) = kind.int_range();
+            Value::Int(if up {
+                number + i128::from(*number < most)
+            } else {
+                number - i128::from(*number > least)
+            })
+        }
+        (CellForm::Float(4), Value::Bits(bits)) => {
+            let number = f32::from_bits(*bits as u32);
+            let near = if up { number.next_up() } else { number.next_down() };
+            Value::Bits(u64::from(near.to_bits()))
+        }
+        (CellForm::Float(_), Value::Bits(bits)) => {
+            let number = f64::from_bits(*bits);
+            Value::Bits(if up { number.next_up() } else { number.next_down() }.to_bits())
+        }
+        (CellForm::Bytes, Value::Bytes(bytes)) => near_bytes(kind, bytes, up),
+        _ => value.clone(),
+    }
+}
+
+/// Returns bytes with one more or one less at their end. Text stays text of its greatest length.
+fn near_bytes(kind: ColumnKind, bytes: &[u8], longer: bool) -> Value {
+    let mut near = bytes.to_vec();
+    match std::str::from_utf8(bytes) {
+        Ok(text) if longer => {
+            let is_full = kind.word == TypeWord::Varchar && text.chars().count() >= usize::from(kind.length);
+            near.extend((!is_full).then_some(0));
+        }
+        Ok(text) => near.truncate(text.char_indices().next_back().map_or(0, |(at, _)| at)),
+        Err(_) if longer => near.push(0),
+        Err(_) => drop(near.pop()),
+    }
+    Value::bytes(&near)
+}
+
 fn int(random: &mut RandomStream, kind: ColumnKind) -> Value {
     let (least, most) = kind.int_range();
     let near = i128::from(random.between(0, 12)) - 3;
@@ -249,6 +291,25 @@ mod tests {
             seen.insert(kind.word);
         }
         assert_eq!(seen.len(), TypeWord::ALL.len());
+    }
+
+    #[test]
+    fn a_value_near_another_is_of_its_type_and_next_to_it() {
+        let random = &mut RandomStream::new(2, "test");
+        for _ in 0..2_000 {
+            let kind = kind(random, false);
+            let value = value(random, kind);
+            let near = near(random, kind, &value);
+            assert!(kind.cell(&near).is_some(), "{near:?}");
+            if let (Value::Int(one), Value::Int(other)) = (&value, &near) {
+                let (least, most) = kind.int_range();
+                assert!((least..=most).contains(other) && one.abs_diff(*other) <= 1, "{one} {other}");
+            }
+        }
+        let bits = |number: f64| Value::Bits(number.to_bits());
+        let double = ColumnKind::plain(TypeWord::Double);
+        let found: BTreeSet<Value> = (0..20).map(|_| super::near(random, double, &bits(-1.5))).collect();
+        assert_eq!(found, BTreeSet::from([bits((-1.5_f64).next_up()), bits((-1.5_f64).next_down())]));
     }
 
     #[test]

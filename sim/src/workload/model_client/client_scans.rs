@@ -232,13 +232,25 @@ pub(super) fn spec_of(table: &Table, reading: &Reading) -> Result<ScanSpec> {
     })
 }
 
+/// Returns the comparison with one value that a condition is.
+pub(crate) fn comparison(condition: &Condition) -> Option<(Comparison, &Value)> {
+    Some(match condition {
+        Condition::Equal(value) => (Comparison::Equal, value),
+        Condition::AtMost(value) => (Comparison::LessEqual, value),
+        Condition::Above(value) => (Comparison::Greater, value),
+        Condition::Range(Some(low), None) => (Comparison::GreaterEqual, low),
+        Condition::Range(None, Some(high)) => (Comparison::Less, high),
+        _ => return None,
+    })
+}
+
 /// Returns a condition as the client's own predicate: it finds the value after the greatest one itself.
 fn predicate_of(table: &Table, column: &ColumnSpec, of: &Condition) -> Result<Predicate> {
     let found = table.schema().columns().iter().find(|own| own.name == column.name);
-    if let (Condition::AtMost(value), Some(own)) = (of, found)
+    if let (Some((comparison, value)), Some(own)) = (comparison(of), found)
         && let Some(cell) = column.kind.cell(value)
         && own.ty.width().is_none_or(|width| width == cell.len())
-        && let SimplifiedPredicate::Predicate(predicate) = compare(own, Comparison::LessEqual, cell)
+        && let SimplifiedPredicate::Predicate(predicate) = compare(own, comparison, cell)
     {
         return Ok(predicate);
     }

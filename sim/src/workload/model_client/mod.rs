@@ -39,6 +39,7 @@ use nyala_common::env::Env;
 use sim_plan::tables::ModelTable;
 use sim_plan::{ClientOp, RandomStream};
 
+pub(crate) use self::client_scans::comparison;
 pub(super) use self::restored::{BackedUp, check_restored, tablets_of};
 use super::model_tables::TableState;
 use super::{MASTER_PORT, Workload, nanos};

@@ -60,7 +60,8 @@ impl ModelClient {
             }
             _ => return None,
         };
-        let conditions = draws::conditions(random, &view.spec, tests);
+        let known = self.workload.state().model.known(view.table);
+        let conditions = draws::conditions(random, &view.spec, tests, &known);
         let mut columns = draws::projection(random, &view.spec);
         let (mut scan, mut from) = (whole(view, &columns, ScanTime::Chosen, format), ReplicaChoice::Leader);
         match op {
@@ -73,7 +74,7 @@ impl ModelClient {
                     (columns, scan.columns) = (Vec::new(), Vec::new());
                 }
                 if *bounded {
-                    (scan.lower, scan.upper) = drawn_bounds(view, random);
+                    (scan.lower, scan.upper) = known_bounds(view, random, &known);
                 }
             }
             ClientOp::TableDiff { back, to, .. } => {
@@ -272,6 +273,24 @@ fn opening(
         call_seq_id: Some(0),
         batch_size_bytes: Some(if reading.pauses(progress) { 0 } else { reading.batch }),
         ..Default::default()
+    }
+}
+
+/// Percentage of bounds that are keys of rows.
+const KNOWN_KEY_PERCENT: u64 = 50;
+
+/// Draws a range of encoded primary keys, often keys of known rows.
+fn known_bounds(view: &View, random: &mut RandomStream, known: &[RowCells]) -> KeyRange {
+    let (mut lower, mut upper) = drawn_bounds(view, random);
+    for bound in [&mut lower, &mut upper] {
+        if !known.is_empty() && random.percent(KNOWN_KEY_PERCENT) {
+            let key = encoded(view, &known[random.below(known.len() as u64) as usize]);
+            *bound = Some(key).filter(|key| !key.is_empty());
+        }
+    }
+    match (lower, upper) {
+        (Some(lower), Some(upper)) if upper < lower => (Some(upper), Some(lower)),
+        bounds => bounds,
     }
 }
 

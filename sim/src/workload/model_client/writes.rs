@@ -66,9 +66,12 @@ impl ModelClient {
         }
     }
 
-    /// Counts rows before they are sent, as masters may report them before the reply.
+    /// Remembers rows, and counts them before they are sent, as masters may report them before the reply.
     pub(super) fn count_inserts(&self, view: &View, rows: &[RowWrite]) {
-        use WriteKind::{Insert, InsertIgnore, Upsert, UpsertIgnore};
+        use WriteKind::{Delete, DeleteIgnore, Insert, InsertIgnore, Upsert, UpsertIgnore};
+        let stays = |row: &&RowWrite| !matches!(row.kind, Delete | DeleteIgnore);
+        let written = rows.iter().filter(stays).map(|row| &row.cells);
+        self.workload.state().model.remember(view.table, written);
         let inserts = |row: &&RowWrite| matches!(row.kind, Insert | InsertIgnore | Upsert | UpsertIgnore);
         let count = rows.iter().filter(inserts).count() as u64;
         *self.workload.state().model.inserted.entry(view.table).or_default() += count;

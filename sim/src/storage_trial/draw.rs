@@ -1,0 +1,104 @@
+//! Draws of a trial: its table and limits, steps, rows and alterations.
+
+use engine::config::{ColumnFileConfig, TabletConfig};
+use sim_plan::RandomStream;
+use sim_plan::client_ops::{TableStep, WriteKind};
+use sim_plan::tables::{ModelTable, draw};
+
+use super::Step;
+use super::rows::TrialRows;
+use crate::model::RowWrite;
+use crate::model::draws::{self, Alteration};
+
+/// Percentage of rows whose key had a row before.
+const KNOWN_KEY_PERCENT: u64 = 45;
+
+pub(super) fn table(random: &mut RandomStream) -> ModelTable {
+    draw::table(random, 0)
+}
+
+/// Draws limits so low that a few rows fill pages, blocks and segments.
+pub(super) fn config(random: &mut RandomStream) -> TabletConfig {
+    let tiny = TabletConfig::tiny();
+    TabletConfig {
+        scan_block_rows: random.pick(&[1, 2, 4, 7]),
+        job_step_rows: random.pick(&[1, 3, 10]),
+        rowset_roll_bytes: random.pick(&[1 << 9, 1 << 10, 1 << 13]),
+        wal_segment_bytes_max: random.pick(&[1 << 9, 1 << 10, 8 << 10, 64 << 10]),
+        wal_compress: random.percent(50),
+        columns: ColumnFileConfig {
+            page_bytes: random.pick(&[32, 64, 512]),
+            key_page_bytes: random.pick(&[24, 48, 512]),
+            delta_page_bytes: random.pick(&[24, 64, 256]),
+            ..tiny.columns
+        },
+        ..tiny
+    }
+}
+
+pub(super) fn step(random: &mut RandomStream) -> Step {
+    random.weighted(&[
+        (Step::Write, 20),
+        (Step::Burst, 5),
+        (Step::Append, 4),
+        (Step::Alter, 3),
+        (Step::OtherLeader, 5),
+        (Step::FlushRows, 12),
+        (Step::FlushDeltas, 8),
+        (Step::MergeDeltas, 8),
+        (Step::Compact, 8),
+        (Step::ChosenCompaction, 4),
+        (Step::Checkpoint, 4),
+        (Step::LogGc, 5),
+        (Step::Forget, 4),
+        (Step::Restart, 7),
+        (Step::PowerCut, 5),
+    ])
+}
+
+pub(super) fn step_beside_a_job(random: &mut RandomStream) -> Step {
+    random.weighted(&[
+        (Step::Write, 14),
+        (Step::Append, 3),
+        (Step::OtherLeader, 1),
+        (Step::Alter, 3),
+        (Step::Forget, 1),
+    ])
+}
+
+/// Draws rows; many of them have keys that had rows before.
+pub(super) fn rows(
+    random: &mut RandomStream,
+    table: &ModelTable,
+    rows: &TrialRows,
+    count: u64,
+) -> Vec<RowWrite> {
+    use WriteKind::*;
+    let kinds = [
+        (Insert, 4),
+        (InsertIgnore, 1),
+        (Upsert, 4),
+        (UpsertIgnore, 1),
+        (Update, 5),
+        (UpdateIgnore, 1),
+        (Delete, 3),
+        (DeleteIgnore, 1),
+    ];
+    let one = |random: &mut RandomStream| {
+        let kind = random.weighted(&kinds);
+        let mut row = draws::row(random, table, kind);
+        let known = rows.key_cells();
+        if !known.is_empty() && random.percent(KNOWN_KEY_PERCENT) {
+            row.cells.extend(known[random.below(known.len() as u64) as usize].clone());
+        }
+        row
+    };
+    (0..count).map(|_| one(random)).collect()
+}
+
+/// Draws an alteration of columns.
+pub(super) fn alteration(random: &mut RandomStream, table: &ModelTable, next: u8) -> Option<Alteration> {
+    use TableStep::*;
+    let step = random.pick(&[AddColumn, Several, DropColumn, RenameColumn, ChangeDefault, ChangeLayout]);
+    draws::alteration(random, step, ("trial", table), next, &[])
+}

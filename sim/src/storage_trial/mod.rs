@@ -1,0 +1,423 @@
+//! A storage trial: a replica of its own, with a leader that is made up, compared with a model after each step.
+//!
+//! ```text
+//! seed ──► table ──► steps: writes, alterations, jobs with writes between their steps, other leaders,
+//!                    │      restarts, kills within jobs, power cuts within disk operations, rot
+//!                    ├──► [`TrialReplica`]  the engine's Replica and Wal on two MemDisks
+//!                    └──► [`TrialRows`]     versions of each key
+//!                              after each step: drawn scans, live rows, partition pruning, compaction choice
+//! ```
+//!
+//! The tables of a run have few rows, and its faults strike where clients and timers leave them a chance. A trial has
+//! no network and no time: a hundred operations and as many maintenance steps take milliseconds. So it reaches what
+//! needs a certain order of writes, jobs and crashes, any projection at any snapshot, and values next to each other.
+//!
+//! *Not here:* elections, copies, and all of `node`, which the runs are for.
+
+mod draw;
+mod replica;
+mod rot;
+mod rows;
+mod scans;
+mod shape;
+
+use engine::error::Result;
+use engine::replica::JobKind;
+use engine::tablet::rowset::RowSetId;
+use engine::time::Timestamp;
+use sim_plan::RandomStream;
+use sim_plan::tables::ModelTable;
+
+use self::replica::TrialReplica;
+use self::rows::TrialRows;
+use self::scans::TrialTable;
+use crate::history::HybridStamp;
+use crate::model::{Incarnation, RowWrite};
+use crate::oracle::Violation;
+
+/// Name of this oracle.
+pub const NAME: &str = "storage trial";
+
+/// Steps of a trial.
+const STEPS: u64 = 36;
+/// Drawn scans after each step.
+const SCANS: u64 = 5;
+/// Percentage of steps within which the power of a disk is cut.
+const POWER_CUT_PERCENT: u64 = 8;
+/// Most disk operations before a power cut.
+const POWER_CUT_OPS_MAX: u64 = 16;
+/// Percentage of a job's steps after which something is written, and after which the process is killed.
+const WRITE_PERCENT: u64 = 25;
+const KILL_PERCENT: u64 = 3;
+
+/// A step of a trial.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Step {
+    Write,
+    /// Many rows that are appended without a sync.
+    Burst,
+    /// Operations that the leader does not commit yet.
+    Append,
+    Alter,
+    /// A leader that does not have what is not committed, and other operations in its place.
+    OtherLeader,
+    FlushRows,
+    FlushDeltas,
+    MergeDeltas,
+    Compact,
+    ChosenCompaction,
+    Checkpoint,
+    LogGc,
+    /// History up to some snapshot is not kept any more.
+    Forget,
+    Restart,
+    PowerCut,
+}
+
+/// An operation in the leader's log.
+enum TrialOp {
+    Write(Vec<RowWrite>),
+    Alter(Box<ModelTable>),
+    Nothing,
+}
+
+struct Trial {
+    random: RandomStream,
+    replica: TrialReplica,
+    /// The table as committed operations left it.
+    table: TrialTable,
+    rows: TrialRows,
+    /// Operations of the leader's log, from index 1 on, and how many of them the model has.
+    ops: Vec<TrialOp>,
+    applied: usize,
+    /// The oldest snapshot that may be read.
+    mark: HybridStamp,
+    /// The first unused number of a column.
+    next_column: u8,
+    steps: Vec<String>,
+}
+
+/// Runs the trial of a seed; returns what it finds.
+pub fn run(seed: u64) -> Option<Violation> {
+    let mut trial = match Trial::create(seed) {
+        Ok(trial) => trial,
+        Err(error) => return Some(Violation::new(NAME, format!("seed {seed}: {error}"))),
+    };
+    let mut found = None;
+    for _ in 0..STEPS {
+        found = trial.take_step();
+        if found.is_some() {
+            break;
+        }
+    }
+    let what = found.or_else(|| trial.rot())?;
+    let message = format!("seed {seed}, after step {}: {what}", trial.steps.len());
+    let story = trial.story();
+    Some(Violation { oracle: NAME, message, story })
+}
+
+impl Trial {
+    fn create(seed: u64) -> Result<Trial> {
+        let mut random = RandomStream::new(seed, "storage trial");
+        let shape = draw::table(&mut random);
+        let config = draw::config(&mut random);
+        let schema = shape::schema_of(&shape)?;
+        let partition = shape::partition_of(&shape, &schema)?;
+        let replica = TrialReplica::create(random.next_u64(), schema.clone(), partition.clone(), config)?;
+        let model = Incarnation::new(shape.clone(), String::new(), String::new(), 0, 0);
+        let mark = replica.committed_at();
+        Ok(Trial {
+            random,
+            replica,
+            next_column: shape.columns.len() as u8,
+            table: TrialTable { model, shape, schema, partition },
+            rows: TrialRows::default(),
+            ops: Vec::new(),
+            applied: 0,
+            mark,
+            steps: Vec::new(),
+        })
+    }
+
+    /// Takes a step and checks the tablet; returns what is wrong.
+    fn take_step(&mut self) -> Option<String> {
+        let step = draw::step(&mut self.random);
+        let cut = self.random.percent(POWER_CUT_PERCENT);
+        self.steps.push(format!("{step:?}{}", if cut { " with a power cut" } else { "" }));
+        if cut {
+            let ops = self.random.between(1, POWER_CUT_OPS_MAX);
+            let in_log = self.random.percent(50);
+            let disk = if in_log { &self.replica.wal_disk } else { &self.replica.data_disk };
+            disk.cut_power_at(ops);
+        }
+        let mut done = self.execute(step);
+        if self.replica.lost_power() {
+            done = self.cut_power();
+        }
+        for disk in [&self.replica.wal_disk, &self.replica.data_disk] {
+            disk.end_faults();
+        }
+        match done.and_then(|()| self.check()) {
+            Ok(found) => found,
+            Err(error) => Some(error.to_string()),
+        }
+    }
+
+    fn execute(&mut self, step: Step) -> Result<()> {
+        match step {
+            Step::Write => self.write(true),
+            Step::Burst => self.burst(),
+            Step::Append => self.append_only(),
+            Step::Alter => self.alter(),
+            Step::OtherLeader => self.replace_leader(),
+            Step::FlushRows => self.job(JobKind::FlushRows),
+            Step::Checkpoint => self.job(JobKind::Checkpoint),
+            Step::FlushDeltas => self.jobs(JobKind::FlushDeltas),
+            Step::MergeDeltas => self.jobs(JobKind::MergeDeltas),
+            Step::Compact => {
+                let some: Vec<RowSetId> = self.some_rowsets()?;
+                if some.is_empty() { Ok(()) } else { self.job(JobKind::Compact(some)) }
+            }
+            Step::ChosenCompaction => self.chosen_compaction(),
+            Step::LogGc => self.replica.gc(),
+            Step::Forget => self.forget(),
+            Step::Restart => self.restart(),
+            Step::PowerCut => self.cut_power(),
+        }
+    }
+
+    /// Commits all operations of the leader's log, on both sides.
+    fn commit(&mut self, sync: bool) -> Result<()> {
+        let committed = self.replica.appended();
+        let first = self.applied;
+        for at in first..committed as usize {
+            let stamp = self.replica.timestamp(at as u64 + 1);
+            match &self.ops[at] {
+                TrialOp::Write(rows) => self.rows.apply(&self.table.shape, rows, stamp),
+                TrialOp::Alter(shape) => {
+                    self.table.schema = shape::schema_of(shape)?;
+                    self.table.shape = (**shape).clone();
+                    self.table.model =
+                        Incarnation::new((**shape).clone(), String::new(), String::new(), 0, 0);
+                }
+                TrialOp::Nothing => {}
+            }
+        }
+        self.applied = committed as usize;
+        self.replica.replicate(committed)?;
+        if sync { self.replica.sync() } else { Ok(()) }
+    }
+
+    fn append(&mut self, op: TrialOp, encoded: (u8, bytes::Bytes)) {
+        let ticks = self.random.between(1, 3);
+        self.ops.push(op);
+        self.replica.append(encoded, ticks);
+    }
+
+    /// Appends a write of some rows to the leader's log.
+    fn append_rows(&mut self, count: u64) {
+        // Before the end of the log there may be an alteration.
+        let (shape, schema) = (self.newest_shape(), &self.table.schema);
+        let rows = draw::rows(&mut self.random, &shape, &self.rows, count);
+        let encoded = match shape::schema_of(&shape) {
+            Ok(newest) => shape::write(&shape, &newest, &rows),
+            Err(_) => shape::write(&shape, schema, &rows),
+        };
+        self.append(TrialOp::Write(rows), encoded);
+    }
+
+    /// Returns the table after the operations of the leader's log.
+    fn newest_shape(&self) -> ModelTable {
+        let altered = self.ops.iter().rev().find_map(|op| match op {
+            TrialOp::Alter(shape) => Some((**shape).clone()),
+            TrialOp::Write(_) | TrialOp::Nothing => None,
+        });
+        altered.unwrap_or_else(|| self.table.shape.clone())
+    }
+
+    fn write(&mut self, sync: bool) -> Result<()> {
+        for _ in 0..self.random.between(1, 3) {
+            let count = self.random.between(1, 8);
+            self.append_rows(count);
+        }
+        let sync = sync && self.random.percent(70);
+        self.commit(sync)
+    }
+
+    fn burst(&mut self) -> Result<()> {
+        for _ in 0..self.random.between(2, 8) {
+            let count = self.random.between(4, 30);
+            self.append_rows(count);
+            self.commit(false)?;
+        }
+        Ok(())
+    }
+
+    fn append_only(&mut self) -> Result<()> {
+        for _ in 0..self.random.between(1, 3) {
+            self.append_rows(3);
+        }
+        self.replica.replicate(0)?;
+        if self.random.percent(60) { self.replica.sync() } else { Ok(()) }
+    }
+
+    fn alter(&mut self) -> Result<()> {
+        let shape = self.newest_shape();
+        let Some(altered) = draw::alteration(&mut self.random, &shape, self.next_column) else {
+            return Ok(());
+        };
+        let newest = altered.table.columns.iter().map(|column| column.number + 1).max();
+        self.next_column = self.next_column.max(newest.unwrap_or_default());
+        let version = self.ops.iter().filter(|op| matches!(op, TrialOp::Alter(_))).count() as u32 + 1;
+        let encoded = shape::alter(shape::schema_of(&altered.table)?, version, "trial");
+        self.append(TrialOp::Alter(Box::new(altered.table)), encoded);
+        let sync = self.random.percent(60);
+        self.commit(sync)
+    }
+
+    fn replace_leader(&mut self) -> Result<()> {
+        if self.random.percent(60) {
+            self.append_only()?;
+        }
+        self.replica.replace_leader();
+        self.ops.truncate(self.replica.appended() as usize);
+        for _ in 0..self.random.between(1, 2) {
+            if self.random.percent(40) {
+                self.append(TrialOp::Nothing, shape::no_op());
+            } else {
+                self.append_rows(2);
+            }
+        }
+        match self.random.percent(70) {
+            true => self.write(true),
+            false => self.replica.replicate(0),
+        }
+    }
+
+    fn rowsets(&self) -> Result<Vec<RowSetId>> {
+        Ok(self.replica.tablet()?.state().disk.iter().map(|rowset| rowset.meta().id).collect())
+    }
+
+    fn some_rowsets(&mut self) -> Result<Vec<RowSetId>> {
+        let all = self.random.percent(40);
+        let random = &mut self.random;
+        let rowsets: Vec<RowSetId> =
+            self.replica.tablet()?.state().disk.iter().map(|rowset| rowset.meta().id).collect();
+        Ok(rowsets.into_iter().filter(|_| all || random.percent(50)).collect())
+    }
+
+    fn jobs(&mut self, kind: fn(RowSetId) -> JobKind) -> Result<()> {
+        for rowset in self.some_rowsets()? {
+            if self.rowsets()?.contains(&rowset) {
+                self.job(kind(rowset))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs a job. Others write between its steps, and now and then the process is killed there.
+    fn job(&mut self, kind: JobKind) -> Result<()> {
+        let Some(mut job) = self.replica.start_job(kind)? else { return Ok(()) };
+        loop {
+            if !self.replica.job_step(&mut job)? {
+                break;
+            }
+            if self.random.percent(WRITE_PERCENT) {
+                self.act_beside_a_job()?;
+            }
+            if self.random.percent(KILL_PERCENT) {
+                drop(job);
+                return self.replica.restart();
+            }
+        }
+        self.replica.end_job(job)
+    }
+
+    fn act_beside_a_job(&mut self) -> Result<()> {
+        match draw::step_beside_a_job(&mut self.random) {
+            Step::Alter => self.alter(),
+            Step::Append => self.append_only(),
+            Step::OtherLeader => self.replace_leader(),
+            Step::Forget => self.forget(),
+            _ => self.write(true),
+        }
+    }
+
+    fn chosen_compaction(&mut self) -> Result<()> {
+        let Some(choice) = self.replica.tablet()?.choose_compaction() else { return Ok(()) };
+        let kind = match choice.rowsets.as_slice() {
+            [rowset] if choice.only_changes => JobKind::MergeDeltas(*rowset),
+            _ => JobKind::Compact(choice.rowsets),
+        };
+        self.job(kind)
+    }
+
+    fn forget(&mut self) -> Result<()> {
+        // The policy knows of a choice before the mark rises.
+        self.replica.tablet()?.choose_compaction();
+        let last = self.replica.committed_at();
+        self.mark = self.random.between(self.mark, last.max(self.mark));
+        self.replica.tablet()?.raise_history_mark(Timestamp(self.mark));
+        Ok(())
+    }
+
+    /// Restarts the replica, which must choose the same compaction as before.
+    fn restart(&mut self) -> Result<()> {
+        let gain = |trial: &Trial| -> Result<_> {
+            let choice = trial.replica.tablet()?.choose_compaction();
+            Ok(choice.map(|choice| (choice.gain, choice.only_changes)))
+        };
+        let before = gain(self)?;
+        let mark = self.replica.tablet()?.history_mark();
+        self.replica.restart()?;
+        self.replica.tablet()?.raise_history_mark(mark);
+        let after = gain(self)?;
+        let differs = (before != after).then(|| {
+            format!("after a restart the compaction policy chooses {after:?} instead of {before:?}")
+        });
+        differs.map_or(Ok(()), |what| Err(engine::error::Error::corrupt(what)))
+    }
+
+    fn cut_power(&mut self) -> Result<()> {
+        let scattered = self.random.percent(50);
+        self.replica.crash(scattered)
+    }
+
+    /// Compares the tablet with the model.
+    fn check(&mut self) -> Result<Option<String>> {
+        let last = self.replica.committed_at() + 1;
+        let random = &mut self.random;
+        let mut calls = vec![scans::whole(&self.table.shape, last, random.percent(50))];
+        let span = (self.mark.min(last), last);
+        calls.extend((0..SCANS).map(|_| scans::draw(random, &self.table.shape, &self.rows, span)));
+        let tablet = self.replica.tablet()?.clone();
+        for call in &calls {
+            if let Some(found) = self.table.check(random, &tablet, &self.rows, call)? {
+                return Ok(Some(found));
+            }
+        }
+        let (live, counted) = (self.rows.live(HybridStamp::MAX).len() as u64, tablet.stats().live_rows);
+        if live != counted {
+            return Ok(Some(format!("{counted} live rows are counted instead of {live}")));
+        }
+        let (found, schema) = (tablet.schema(), &self.table.schema);
+        if *found != *schema {
+            return Ok(Some(format!("the schema is {found:?} instead of {schema:?}")));
+        }
+        let is_alter = |op: &&TrialOp| matches!(op, TrialOp::Alter(_));
+        let version = self.ops[..self.applied].iter().filter(is_alter).count() as u32;
+        let found = tablet.schema_version();
+        Ok((found != version).then(|| format!("the schema's version is {found} instead of {version}")))
+    }
+
+    fn story(&self) -> Vec<String> {
+        let columns = self.table.shape.columns.iter();
+        let columns = columns.map(|column| format!("{} {:?}", column.number, column.kind));
+        let mut story: Vec<String> = columns.collect();
+        story.extend(self.steps.iter().enumerate().map(|(at, step)| format!("step {}: {step}", at + 1)));
+        story
+    }
+}
+
+#[cfg(test)]
+mod tests;

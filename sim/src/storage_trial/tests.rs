@@ -1,0 +1,73 @@
+//! Trials find nothing in a sound engine, and report a model that differs from the tablet.
+
+use sim_plan::client_ops::WriteKind;
+
+use super::*;
+use crate::model::draws;
+
+const SEEDS: u64 = 12;
+
+/// Returns a trial of a seed after a few writes.
+fn written(seed: u64) -> Trial {
+    let mut trial = Trial::create(seed).expect("a new replica");
+    for _ in 0..6 {
+        trial.write(true).expect("a sound disk");
+    }
+    trial
+}
+
+#[test]
+fn trials_of_a_sound_engine_find_nothing() {
+    for seed in 0..SEEDS {
+        assert_eq!(run(seed), None);
+    }
+}
+
+#[test]
+fn a_trial_takes_every_step() {
+    let random = &mut RandomStream::new(1, "test");
+    let steps: Vec<Step> = (0..500).map(|_| draw::step(random)).collect();
+    for step in [Step::Burst, Step::Alter, Step::OtherLeader, Step::Forget, Step::PowerCut, Step::LogGc] {
+        assert!(steps.contains(&step), "{step:?}");
+    }
+}
+
+#[test]
+fn a_row_that_the_tablet_lacks_is_reported() {
+    for seed in 0..SEEDS {
+        let mut trial = written(seed);
+        assert_eq!(trial.check().expect("a sound disk"), None);
+        let before = trial.rows.live(HybridStamp::MAX).len();
+        while trial.rows.live(HybridStamp::MAX).len() == before {
+            let row = draws::row(&mut trial.random, &trial.table.shape, WriteKind::Insert);
+            trial.rows.apply(&trial.table.shape, &[row], trial.replica.committed_at());
+        }
+        assert!(trial.check().expect("a sound disk").is_some(), "seed {seed}");
+    }
+}
+
+#[test]
+fn rows_that_only_the_tablet_has_are_reported() {
+    let mut reported = 0;
+    for seed in 0..SEEDS {
+        let mut trial = written(seed);
+        let live = trial.rows.live(HybridStamp::MAX).len();
+        trial.rows = TrialRows::default();
+        let found = trial.check().expect("a sound disk");
+        assert_eq!(found.is_some(), live > 0, "seed {seed}");
+        reported += u64::from(found.is_some());
+    }
+    assert!(reported > 0);
+}
+
+#[test]
+fn an_operation_that_another_leader_replaced_is_in_neither() {
+    for seed in 0..SEEDS {
+        let mut trial = written(seed);
+        trial.append_only().expect("a sound disk");
+        trial.job(JobKind::FlushRows).expect("a sound disk");
+        trial.replace_leader().expect("a sound disk");
+        trial.cut_power().expect("a sound disk");
+        assert_eq!(trial.check().expect("a sound disk"), None, "seed {seed}");
+    }
+}
