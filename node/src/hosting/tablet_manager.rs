@@ -415,7 +415,7 @@ impl TabletManager {
         self.report_log().changed(id);
     }
 
-    /// Queues the tablet for the next regular report if its sizes are not those of its last report.
+    /// Queues the tablet for the next regular report if its sizes have changed.
     pub fn mark_if_resized(&self, entry: &TabletEntry) {
         if let Some(sizes) = entry.sizes() {
             self.report_log().sizes_are(entry.id, sizes);

@@ -20,7 +20,7 @@ pub struct ReportLog {
     removed: BTreeMap<TabletId, u64>,
     /// Number up to which removals may have been dropped.
     forgotten: u64,
-    /// Sizes of tablets in their last reports.
+    /// Sizes of tablets when they were last looked at, for a report to any master or between two reports.
     sizes: BTreeMap<TabletId, TabletSizes>,
 }
 
@@ -58,15 +58,18 @@ impl ReportLog {
         }
     }
 
-    /// Records the sizes of a tablet that a report has.
+    /// Records the sizes of a tablet in a report to a master. If they are new, the other masters have to hear of them,
+    /// whatever the next look at the tablet finds.
     pub fn sizes_reported(&mut self, tablet: TabletId, sizes: TabletSizes) {
-        self.sizes.insert(tablet, sizes);
+        if self.sizes.insert(tablet, sizes).is_some_and(|last| last != sizes) {
+            self.changed(tablet);
+        }
     }
 
-    /// Records a change if a tablet's sizes are not those of its last report. Sizes that were seen at another time say
-    /// nothing: a report between two looks may have had others.
+    /// Records a change if a tablet's sizes are not those of the last look. So each master was told these sizes or
+    /// gets them in its next report.
     pub fn sizes_are(&mut self, tablet: TabletId, sizes: TabletSizes) {
-        if self.sizes.get(&tablet) != Some(&sizes) {
+        if self.sizes.insert(tablet, sizes) != Some(sizes) {
             self.changed(tablet);
         }
     }
@@ -112,21 +115,38 @@ mod tests {
         assert_eq!(log.since(Some(4)), nothing);
     }
 
+    fn sizes(live_rows: u64) -> TabletSizes {
+        TabletSizes { disk_bytes: 5, live_rows }
+    }
+
     #[test]
-    fn sizes_are_compared_with_those_of_the_last_report() {
-        let sizes = |live_rows| TabletSizes { disk_bytes: 5, live_rows };
+    fn sizes_between_two_looks_are_reported_again() {
         let mut log = ReportLog::default();
         log.sizes_are(tablet(1), sizes(7));
         let first = log.since(None).up_to;
         // A row is deleted before the report is made, and inserted again after it.
         log.sizes_reported(tablet(1), sizes(6));
-        assert!(log.since(Some(first)).updated.is_empty());
-        log.sizes_are(tablet(1), sizes(7));
         let second = log.since(Some(first));
         assert_eq!(second.updated, [tablet(1)]);
         log.sizes_reported(tablet(1), sizes(7));
+        let third = log.since(Some(second.up_to));
+        assert_eq!(third.updated, [tablet(1)]);
+        log.sizes_reported(tablet(1), sizes(7));
         log.sizes_are(tablet(1), sizes(7));
-        assert!(log.since(Some(second.up_to)).updated.is_empty());
+        assert!(log.since(Some(third.up_to)).updated.is_empty());
+    }
+
+    #[test]
+    fn sizes_in_a_report_to_one_master_are_news_for_the_others() {
+        let mut log = ReportLog::default();
+        log.changed(tablet(1));
+        let leader = log.since(None).up_to;
+        log.sizes_reported(tablet(1), sizes(6));
+        // A follower is away for a while, and its report is the first with another number of rows.
+        log.since(None);
+        log.sizes_reported(tablet(1), sizes(7));
+        log.sizes_are(tablet(1), sizes(7));
+        assert_eq!(log.since(Some(leader)).updated, [tablet(1)]);
     }
 
     #[test]
