@@ -67,7 +67,8 @@ impl ModelClient {
         random: &mut RandomStream,
     ) {
         if random.percent(50) {
-            reading.set_conditions(view, draws::conditions(random, &view.spec, 1));
+            let known = self.workload.state().model.known(view.table);
+            reading.set_conditions(view, draws::conditions(random, &view.spec, 1, &known));
         }
         // Where rows have no order, the client cannot go on after its scanner expired.
         reading.scan.ordered |= reading.pause.is_some_and(|pause| pause.kind == ScanPause::Expire);
