@@ -120,8 +120,9 @@ impl Client {
 
     /// Moves a replica: the new replica is added as a learner, caught up and promoted, then the old one is evicted.
     ///
-    /// Waits at most for the time `patience` until the old replica has left the configuration. After an error the
-    /// cluster may still complete the move.
+    /// Waits at most for the time `patience` until the old replica has left the configuration. Fails earlier if the new
+    /// replica leaves it first: a replica that cannot be copied is removed, and the masters choose another server. After
+    /// an error the cluster may still complete the move.
     pub async fn move_replica(
         &self,
         tablet: TabletId,
@@ -144,6 +145,10 @@ impl Client {
             let arrived = find(to).is_some_and(|replica| replica.voter);
             match find(from) {
                 None if arrived => return Ok(()),
+                None if find(to).is_none() => {
+                    let what = "the new replica was removed, and the masters chose another server for it";
+                    return Err(Error::not_ready(format!("tablet {tablet}, server {to}: {what}")));
+                }
                 // A leader is not evicted: it must transfer leadership first.
                 Some(old) if old.leader && arrived => self.step_down(tablet, old, to, deadline).await,
                 _ => {}

@@ -127,6 +127,9 @@ impl ToldErrors {
     }
 }
 
+/// Attempt number of a request that is repeated although it has a reply: above those of its own retries.
+const REPEATED_ATTEMPT: i64 = 1_000;
+
 /// A client of the cluster.
 pub struct PlainClient {
     pub env: Env,
@@ -136,6 +139,8 @@ pub struct PlainClient {
     proxies: BTreeMap<String, Proxy>,
     id: String,
     sequence: i64,
+    /// A request that counts as incomplete although it may have a reply.
+    held: Option<i64>,
     attempt: Duration,
     /// The newest timestamp that it has seen.
     pub seen: HybridStamp,
@@ -149,7 +154,19 @@ impl PlainClient {
         let id = format!("{:032x}", 0x51b0_0000_u64 + u64::from(number));
         let errors = ToldErrors::default();
         let caller = caller(&env, "model");
-        PlainClient { env, caller, masters, leader, proxies, id, sequence: 0, attempt, seen: 0, errors }
+        PlainClient {
+            env,
+            caller,
+            masters,
+            leader,
+            proxies,
+            id,
+            sequence: 0,
+            held: None,
+            attempt,
+            seen: 0,
+            errors,
+        }
     }
 
     pub fn observe(&mut self, stamp: HybridStamp) {
@@ -162,9 +179,26 @@ impl PlainClient {
         RequestIdPb {
             client_id: self.id.clone(),
             seq_no: self.sequence,
-            first_incomplete_seq_no: self.sequence,
+            first_incomplete_seq_no: self.held.unwrap_or(self.sequence),
             attempt_no: 0,
         }
+    }
+
+    /// Lets the next request count as incomplete, as if its reply had been lost, until [`PlainClient::release`].
+    pub fn hold_next_request(&mut self) {
+        self.held = Some(self.sequence + 1);
+    }
+
+    /// Returns the id of the held request, to send it once more; from now on it counts as complete.
+    pub fn release(&mut self) -> Option<RequestIdPb> {
+        let held = self.held.take()?;
+        let client_id = self.id.clone();
+        Some(RequestIdPb {
+            client_id,
+            seq_no: held,
+            first_incomplete_seq_no: held,
+            attempt_no: REPEATED_ATTEMPT,
+        })
     }
 
     pub fn deadline(&self, within: Duration) -> Instant {

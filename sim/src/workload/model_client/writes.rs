@@ -11,6 +11,7 @@ use sim_plan::client_ops::WriteKind;
 use sim_plan::tables::Value;
 
 use super::{ModelClient, View};
+use crate::history::HybridStamp;
 use crate::model::{RowAnswer, RowWrite, draws};
 use crate::model_oracle::{TableCall, WriteOutcome};
 use crate::wire::client::{CallFailure, PAUSE, TSERVER, TabletPlace, text_of};
@@ -30,6 +31,9 @@ const UNKNOWN_ERROR: i32 = 1;
 
 /// Percentage of writes that go through `nyala-client`.
 const CLIENT_PERCENT: u64 = 25;
+
+/// Percentage of the writes of several rows of a tablet whose request is sent once more after it had a reply.
+const REPEAT_PERCENT: u64 = 15;
 
 impl ModelClient {
     /// Draws rows and writes them, one request for each tablet.
@@ -53,16 +57,61 @@ impl ModelClient {
             }
         }
         for (at, rows) in by_tablet {
-            self.count_inserts(&view, &rows);
-            let began = (nanos(&self.env), self.plain.seen);
-            let outcome = self.write_to(&view, places[at].clone(), &rows, deadline).await;
-            let written = matches!(outcome, WriteOutcome::Applied { .. });
-            self.workload.count(|counts| {
-                counts.answered += u64::from(written);
-                counts.unanswered += u64::from(!written);
-                counts.rows_written += if written { rows.len() as u64 } else { 0 };
-            });
-            self.record(began, &view, &places[at].id, TableCall::Write { rows, outcome });
+            if rows.len() > 1 && random.percent(REPEAT_PERCENT) {
+                self.write_and_repeat(&view, &places[at], rows, deadline).await;
+            } else {
+                self.write_to_tablet(&view, &places[at], rows, deadline).await;
+            }
+        }
+    }
+
+    /// Writes rows of one tablet by a request, and records it. Returns the timestamp.
+    async fn write_to_tablet(
+        &mut self,
+        view: &View,
+        place: &TabletPlace,
+        rows: Vec<RowWrite>,
+        deadline: Instant,
+    ) -> Option<HybridStamp> {
+        self.count_inserts(view, &rows);
+        let began = (nanos(&self.env), self.plain.seen);
+        let outcome = self.write_to(view, place.clone(), &rows, deadline).await;
+        let written = match outcome {
+            WriteOutcome::Applied { at, .. } => Some(at),
+            _ => None,
+        };
+        self.workload.count(|counts| {
+            counts.answered += u64::from(written.is_some());
+            counts.unanswered += u64::from(written.is_none());
+            counts.rows_written += if written.is_some() { rows.len() as u64 } else { 0 };
+        });
+        self.record(began, view, &place.id, TableCall::Write { rows, outcome });
+        written
+    }
+
+    /// Writes rows of one tablet by two requests, then sends the first one again, as if its reply had been lost and the
+    /// second request had overtaken it. It must not take effect twice: the reply is an error or has the first timestamp.
+    async fn write_and_repeat(
+        &mut self,
+        view: &View,
+        place: &TabletPlace,
+        mut rows: Vec<RowWrite>,
+        deadline: Instant,
+    ) {
+        let rest = rows.split_off(rows.len() / 2);
+        let request = self.request(view, &place.id, &rows);
+        self.plain.hold_next_request();
+        let written = self.write_to_tablet(view, place, rows, deadline).await;
+        self.write_to_tablet(view, place, rest, deadline).await;
+        let request_id = self.plain.release();
+        let (Some(at), Some(replica)) = (written, place.replicas.first()) else { return };
+        let options = CallOptions { request_id, ..CallOptions::default() };
+        let called: Result<RpcResponse<WriteResponsePb>, CallFailure> =
+            self.plain.call(&replica.address, TSERVER, "Write", &request, options).await;
+        let Ok(reply) = called else { return };
+        if reply.message.error.is_none() && reply.message.timestamp != Some(at) {
+            let (tablet, again) = (&place.id, reply.message.timestamp);
+            self.report(format!("tablet {tablet}: a write at {at} took effect again at {again:?}"));
         }
     }
 
