@@ -184,9 +184,14 @@ impl PlainClient {
         }
     }
 
-    /// Lets the next request count as incomplete, as if its reply had been lost, until [`PlainClient::release`].
+    /// Lets the next request count as incomplete, as if its reply had been lost, until another one or none is held.
     pub fn hold_next_request(&mut self) {
         self.held = Some(self.sequence + 1);
+    }
+
+    /// Lets the last request count as incomplete, and all before it as complete.
+    pub fn hold_last_request(&mut self) {
+        self.held = Some(self.sequence);
     }
 
     /// Returns the id of the held request, to send it once more; from now on it counts as complete.

@@ -33,7 +33,7 @@ const UNKNOWN_ERROR: i32 = 1;
 const CLIENT_PERCENT: u64 = 25;
 
 /// Percentage of the writes of several rows of a tablet whose request is sent once more after it had a reply.
-const REPEAT_PERCENT: u64 = 15;
+const REPEAT_PERCENT: u64 = 25;
 
 impl ModelClient {
     /// Draws rows and writes them, one request for each tablet.
@@ -57,7 +57,7 @@ impl ModelClient {
             }
         }
         for (at, rows) in by_tablet {
-            if rows.len() > 1 && random.percent(REPEAT_PERCENT) {
+            if rows.len() > 2 && random.percent(REPEAT_PERCENT) {
                 self.write_and_repeat(&view, &places[at], rows, deadline).await;
             } else {
                 self.write_to_tablet(&view, &places[at], rows, deadline).await;
@@ -89,8 +89,11 @@ impl ModelClient {
         written
     }
 
-    /// Writes rows of one tablet by two requests, then sends the first one again, as if its reply had been lost and the
-    /// second request had overtaken it. It must not take effect twice: the reply is an error or has the first timestamp.
+    /// Writes rows of one tablet by three requests, then sends the second one again, as if its reply had been lost and
+    /// the third one had overtaken it. It must not take effect twice: the reply is an error or has the same timestamp.
+    ///
+    /// The second request is sent while the first one counts as incomplete, and is itself the first incomplete one when
+    /// the third is sent: the server drops replies up to it, and must keep its own.
     async fn write_and_repeat(
         &mut self,
         view: &View,
@@ -98,11 +101,14 @@ impl ModelClient {
         mut rows: Vec<RowWrite>,
         deadline: Instant,
     ) {
-        let rest = rows.split_off(rows.len() / 2);
-        let request = self.request(view, &place.id, &rows);
+        let third = rows.split_off(rows.len() - 1);
+        let second = rows.split_off(rows.len() - 1);
+        let request = self.request(view, &place.id, &second);
         self.plain.hold_next_request();
-        let written = self.write_to_tablet(view, place, rows, deadline).await;
-        self.write_to_tablet(view, place, rest, deadline).await;
+        self.write_to_tablet(view, place, rows, deadline).await;
+        let written = self.write_to_tablet(view, place, second, deadline).await;
+        self.plain.hold_last_request();
+        self.write_to_tablet(view, place, third, deadline).await;
         let request_id = self.plain.release();
         let (Some(at), Some(replica)) = (written, place.replicas.first()) else { return };
         let options = CallOptions { request_id, ..CallOptions::default() };
