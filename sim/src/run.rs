@@ -169,7 +169,9 @@ pub fn run(plan: &Plan, kind: WorldKind, keep: KeepOptions) -> Result<RunResult,
     let (mut failures, simulated) = (run.failures, run.world.now());
     observer.check_live_tablets(&workload.live_tablets());
     let (memory, unprovoked) = (observer.memory_violations(), observer.uncaused_failures());
-    failures.extend(observer.violations().iter().chain(&memory).chain(&unprovoked).map(to_record));
+    let hasty = observer.hasty_copy_requests();
+    failures
+        .extend(observer.violations().iter().chain(&memory).chain(&unprovoked).chain(&hasty).map(to_record));
     if let Some(injector) = injector.as_ref().filter(|_| plan.cluster.memory >= AMPLE_MEMORY) {
         let aborted = observer.aborted_copies(injector.disturbances(), cluster::recovery_time(plan));
         failures.extend(aborted.iter().map(to_record));

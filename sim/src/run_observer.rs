@@ -20,6 +20,7 @@ use crate::injector::disturbances::Disturbance;
 use crate::invariants::InvariantChecker;
 use crate::machine::Machine;
 use crate::oracle::copies::CopyLog;
+use crate::oracle::copy_requests::CopyRequests;
 use crate::oracle::memory_limit::MemoryReadings;
 use crate::oracle::{Violation, hybrid_time, uncaused_failures};
 use crate::server_limits::raft;
@@ -42,6 +43,7 @@ struct Observations {
     memory: Mutex<Memory>,
     uncaused: Mutex<Vec<Violation>>,
     copies: Mutex<CopyLog>,
+    copy_requests: Mutex<CopyRequests>,
     clients: usize,
     /// True if tablets may lose acknowledged data.
     may_lose_acknowledged: bool,
@@ -105,6 +107,7 @@ impl RunObserver {
             memory,
             uncaused,
             copies: Mutex::default(),
+            copy_requests: Mutex::new(CopyRequests::new(copy_pause(plan))),
             clients: plan.clients.len(),
             may_lose_acknowledged: plan.may_lose_acknowledged(),
             keeps_logs,
@@ -210,6 +213,11 @@ impl RunObserver {
         named.map(|(host, tablet)| (host.name(), tablet.to_string())).collect()
     }
 
+    /// Returns leaders that repeated refused requests without a pause.
+    pub fn hasty_copy_requests(&self) -> Vec<Violation> {
+        self.state.copy_requests.lock().violations()
+    }
+
     /// Returns tablet copies that were given up without a cause.
     pub fn aborted_copies(&self, disturbances: &[Disturbance], settle: Duration) -> Vec<Violation> {
         self.state.copies.lock().check(&self.state.hosts(), disturbances, settle)
@@ -219,6 +227,12 @@ impl RunObserver {
     pub fn events(&self) -> u64 {
         self.state.invariants().events()
     }
+}
+
+/// Returns the time that a leader waits at least before it repeats a refused request.
+fn copy_pause(plan: &Plan) -> Duration {
+    let options = raft(plan);
+    options.heartbeat_interval.min(options.backoff_max).min(options.follower_failed_after / 3)
 }
 
 /// The observer of one machine.
@@ -249,6 +263,7 @@ impl Observer for MachineObserver {
             self.state.uncaused().push(found);
         }
         self.state.count(mark);
+        self.triggers.on_mark(mark);
     }
 
     fn memory(&self, server: PeerId, bytes: u64, limit: u64) {
@@ -387,6 +402,10 @@ impl Observations {
             Note::Replayed { config, .. } => {
                 self.memory().by_server.entry(server).or_default().opened();
                 self.invariants().opened(server, tablet, *config);
+            }
+            Note::CopyRefused { leader } => {
+                let now = Duration::from_nanos(event_log::nanos_here());
+                self.copy_requests.lock().refused(tablet, server, *leader, now);
             }
             Note::ServedLatest { applied, leads: Some(term) } if self.is_checked(tablet) => {
                 self.invariants().served_latest(server, tablet, *term, *applied);

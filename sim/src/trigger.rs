@@ -14,6 +14,16 @@ use engine::sync::{Mutex, MutexGuard};
 
 use sim_plan::faults::Trigger;
 
+/// The operating system's number of an input/output error.
+pub const EIO: i32 = 5;
+
+/// Marks at the beginning of a step, before its disk work, and their triggers.
+const STEPS: [(&str, Trigger); 3] = [
+    ("create: begins", Trigger::Create),
+    ("delete: begins", Trigger::Remove),
+    ("tablet copy: given up", Trigger::GiveUp),
+];
+
 /// A trigger with its countdown and its action.
 pub struct ArmedTrigger {
     pub trigger: Trigger,
@@ -26,6 +36,8 @@ pub struct ArmedTrigger {
 pub enum TriggerAction {
     /// The power is cut this many operations of the disk later.
     PowerCut(MemDisk, u32),
+    /// The operation of the disk this many later fails.
+    FailOp(MemDisk, u32),
     /// The plan's fault of this number is applied.
     ApplyFault(usize),
 }
@@ -89,6 +101,7 @@ impl Triggers {
                 disk.cut_power_at(u64::from(*op));
                 self.expect_cut();
             }
+            TriggerAction::FailOp(disk, op) => disk.fail_op(u64::from(*op), EIO),
             TriggerAction::ApplyFault(fault) => {
                 self.fired.lock().push(*fault);
                 self.has_fired.store(true, Ordering::Relaxed);
@@ -114,7 +127,17 @@ impl Triggers {
         let Some(trigger) = trigger_of(note) else { return };
         let settles = state.is_first_commit(tablet, note).then_some(Trigger::Settle);
         let changed = state.has_changed(tablet, note).then_some(Trigger::Changed);
-        let reached = [Some(trigger), settles, changed];
+        self.reach(&mut state, &[Some(trigger), settles, changed]);
+    }
+
+    /// Handles a mark of the machine's server.
+    pub fn on_mark(&self, mark: &str) {
+        let Some((_, trigger)) = STEPS.iter().find(|(step, _)| *step == mark) else { return };
+        self.reach(&mut self.lock(), &[Some(*trigger)]);
+    }
+
+    /// Counts down the armed triggers that are reached, and fires those whose countdown ends.
+    fn reach(&self, state: &mut TriggerState, reached: &[Option<Trigger>]) {
         state.triggers.retain_mut(|armed| {
             if !reached.contains(&Some(armed.trigger)) {
                 return true;
@@ -172,13 +195,14 @@ fn trigger_of(note: &Note) -> Option<Trigger> {
             RaftAction::ConfigAppend { .. } => Trigger::Members,
             RaftAction::AbortPending { .. } => Trigger::Abort,
             RaftAction::CopyStart { .. } | RaftAction::CopyFinish => Trigger::Copy,
+            RaftAction::CopyOpen { .. } => Trigger::Source,
             _ => return None,
         },
         Note::Flushed { .. } | Note::FlushedDeltas { .. } => Trigger::Flush,
         Note::Compacted { .. } | Note::MergedDeltas { .. } => Trigger::Merge,
         Note::Altered { .. } => Trigger::Alter,
         Note::Replayed { .. } => Trigger::Replay,
-        Note::RemovedOrphan { .. } | Note::ServedLatest { .. } => return None,
+        Note::RemovedOrphan { .. } | Note::ServedLatest { .. } | Note::CopyRefused { .. } => return None,
     })
 }
 
@@ -253,6 +277,17 @@ mod tests {
         assert!(triggers.take_fired().is_empty(), "the committed entries come before the change");
         see(RaftAction::AdvanceCommit, 5);
         assert_eq!(triggers.take_fired(), [1]);
+    }
+
+    #[test]
+    fn an_operation_of_a_step_fails() {
+        let (disk, triggers) = (MemDisk::new(1), Triggers::default());
+        let action = TriggerAction::FailOp(disk.clone(), 2);
+        triggers.arm(ArmedTrigger { trigger: Trigger::Create, nth: 1, action });
+        triggers.on_mark("delete: begins");
+        assert!(disk.create("a").is_ok() && disk.create("b").is_ok());
+        triggers.on_mark("create: begins");
+        assert!(disk.create("c").is_ok() && disk.create("d").is_err() && disk.create("e").is_ok());
     }
 
     #[test]

@@ -6,7 +6,7 @@ pub mod raft;
 
 use std::fmt;
 
-use crate::ids::{ColumnId, OpId, RowSetId, Term};
+use crate::ids::{ColumnId, OpId, PeerId, RowSetId, Term};
 use crate::time::Timestamp;
 
 /// An event of interest to operators, tests and the simulator.
@@ -30,6 +30,8 @@ pub enum Note {
     /// A scan at the latest snapshot began, of everything up to `applied`. `leads` is the term that the replica is
     /// leader of, if it is.
     ServedLatest { applied: Timestamp, leads: Option<Term> },
+    /// A leader's request to copy the tablet to this server was refused.
+    CopyRefused { leader: PeerId },
     /// An action of replication.
     Raft(raft::RaftNote),
 }
@@ -56,6 +58,7 @@ impl fmt::Display for Note {
             Note::ServedLatest { applied, leads } => {
                 write!(f, "served-latest applied={applied} leads={}", leads.unwrap_or_default())
             }
+            Note::CopyRefused { leader } => write!(f, "copy-refused leader={leader}"),
             Note::Raft(note) => write!(f, "raft {note}"),
         }
     }

@@ -309,8 +309,10 @@ impl TabletManager {
             entry
         };
         self.mark_changed(id);
+        self.env.observer.mark("create: begins");
         let created = self.env.run(|| self.create_replica(meta, members, &dir)).await;
         if let Err(error) = &created {
+            self.env.observer.mark("create: failed");
             let error = TabletError::of(TabletErrorCode::UnknownError, error);
             self.entries().remove(&id);
             self.report_log().removed(id);

@@ -159,6 +159,7 @@ impl TabletManager {
             None => self.check_cas(entry, cas).await,
         };
         if let Err(newer) = checked {
+            self.env().observer.mark("delete: newer configuration while it stopped");
             entry.set_state(EntryState::Bootstrapping);
             self.open(entry).await;
             return Err(newer);
@@ -169,6 +170,7 @@ impl TabletManager {
     /// Removes the replica's data from the disk. Returns the term that it had reached.
     async fn remove(&self, entry: &TabletEntry, tombstone: bool, last_op: Option<OpId>) -> Result<Term> {
         let (wal, data) = (&*self.dirs().wal.disk, &*entry.data_dir.disk);
+        self.env().observer.mark("delete: begins");
         let remove = || {
             let term = consensus_meta_store::load_known(data, entry.id)?.map_or(0, |meta| meta.term);
             match tombstone {
@@ -184,7 +186,9 @@ impl TabletManager {
         if cas.is_none() {
             return Ok(());
         }
-        check_cas(self.config_index(entry).await?, cas)
+        let checked = check_cas(self.config_index(entry).await?, cas);
+        self.env().observer.mark_if(checked.is_err(), "delete: rejected, newer configuration");
+        checked
     }
 
     /// Reports to the observer the new state of a replica that does not run.
@@ -375,6 +379,7 @@ impl TabletManager {
         let CopySlot { local, data_dir, entry, failure } = slot;
         end_votes(&entry).await;
         let (wal, data) = (&*self.dirs().wal.disk, &*data_dir.disk);
+        self.env().observer.mark("tablet copy: given up");
         let (mut aborted, mut vote_unknown) = (false, false);
         let recovered = self.env().run(|| {
             use engine::tablet::superblock::DataState::Copying;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use engine::error::{Error, ErrorKind};
+use engine::note::Note;
 
 use super::server::{TabletServer, USER};
 use crate::hosting::copy::{CopyOrder, CopyTarget, copy};
@@ -25,6 +26,16 @@ pub(super) async fn start(
     request: StartTabletCopyRequestPb,
 ) -> Result<(), TabletError> {
     let order = CopyOrder::of(&request)?;
+    let (tablet, leader) = (order.tablet, order.leader().map(|leader| leader.id));
+    let started = admit(server.clone(), order).await;
+    if let (Err(_), Some(leader)) = (&started, leader) {
+        server.env.observer.note(tablet, &Note::CopyRefused { leader });
+    }
+    started
+}
+
+/// Reserves the tablet's slot and starts the copy.
+async fn admit(server: Arc<TabletServer>, order: CopyOrder) -> Result<(), TabletError> {
     if order.source == server.uuid() {
         return Err(Error::invalid("a tablet cannot be copied from the server that it is copied to").into());
     }

@@ -44,6 +44,8 @@ fn weights_of(kind: FaultKind) -> &'static [(FaultProfile, u32)] {
         DiskStall => &[(Disk, 3)],
         DiskSlow => &[(Disk, 2)],
         DiskError => &[(Disk, 3)],
+        // A restart of all servers would take away what it leaves, and no more than one server may have it.
+        DiskErrorAfter => &[],
         DiskFull => &[(Disk, 2)],
         SyncError => &[(Disk, 2)],
         ReadErrors => &[(Disk, 1)],

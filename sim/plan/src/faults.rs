@@ -68,6 +68,14 @@ words! {
         Abort = "abort",
         /// A tablet copy begins or ends.
         Copy = "copy",
+        /// The server fixes the state that another server copies.
+        Source = "source",
+        /// The server gives up a tablet copy and recovers the former state from its disk.
+        GiveUp = "give-up",
+        /// The server begins to create a replica.
+        Create = "create",
+        /// The server begins to remove a replica's data.
+        Remove = "remove",
         /// Rows or deltas were flushed.
         Flush = "flush",
         /// A compaction ended.
@@ -146,6 +154,9 @@ records! {
         DiskSlow = "disk-slow" { dir: HostDir, factor: u32, span: Duration },
         /// The `op`-th operation from now fails with EIO.
         DiskError = "disk-error" { dir: HostDir, op: u32 },
+        /// The `op`-th operation after the `nth` occurrence of the trigger from now fails with EIO. No operator notices:
+        /// the server runs on, and the cluster replaces what has failed there.
+        DiskErrorAfter = "disk-error-after" { moment: Trigger, nth: u32, dir: HostDir, op: u32 },
         /// The device takes no more than `free` further bytes.
         DiskFull = "disk-full" { dir: HostDir, free: u64, span: Duration },
         /// The `sync`-th sync from now fails. Its unsynced bytes are lost, even if a later sync succeeds.
@@ -191,6 +202,8 @@ pub enum DiskEffect {
     None,
     /// An operation fails, so a replica may fail and be copied again from another server.
     FailsReplicas,
+    /// As `FailsReplicas`, but no restart brings the replica back.
+    LosesReplicas,
     /// Durable bytes change without an error. A read detects it later, if at all.
     SilentCorruption,
     /// All durable data is gone.
@@ -207,6 +220,7 @@ impl FaultKind {
                 DiskEffect::None
             }
             DiskError | DiskFull | SyncError | ReadErrors => DiskEffect::FailsReplicas,
+            DiskErrorAfter => DiskEffect::LosesReplicas,
             BitRot | LostWrite | MisdirectedWrite | MetadataRot | UnreadablePages => {
                 DiskEffect::SilentCorruption
             }
@@ -216,9 +230,11 @@ impl FaultKind {
         }
     }
 
-    /// Returns true if the fault takes durable data. A plan has one server at most that such faults may hit.
+    /// Returns true if the fault takes durable data, or replicas. A plan has one server at most that such faults may
+    /// hit.
     pub fn loses_durable_data(self) -> bool {
-        matches!(self.disk_effect(), DiskEffect::SilentCorruption | DiskEffect::Wipe)
+        use DiskEffect::{LosesReplicas, SilentCorruption, Wipe};
+        matches!(self.disk_effect(), SilentCorruption | LosesReplicas | Wipe)
     }
 }
 
@@ -240,7 +256,7 @@ impl Fault {
         use FaultKind::*;
         match self.kind() {
             PowerCut | PowerCutInDisk | PowerCutAfter | PowerCutPages | ZonePowerCut | PowerCutInSync => true,
-            DiskError | SyncError => true,
+            DiskError | DiskErrorAfter | SyncError => true,
             // A wipe includes a power cut. It is only a power cut while other replicas still lack data.
             Wipe => true,
             Kill | RollingRestart | StrikeAfter | StrikeLeader | Pause => false,
@@ -284,6 +300,7 @@ impl Fault {
             | Fault::SlowCpu { span, .. } => Some(span),
             Fault::Reset { .. }
             | Fault::DiskError { .. }
+            | Fault::DiskErrorAfter { .. }
             | Fault::SyncError { .. }
             | Fault::BitRot { .. }
             | Fault::LostWrite { .. }

@@ -53,8 +53,8 @@ impl Disturbances {
             // Timestamps of a clock that was ahead stay ahead until all clocks have reached them.
             ClockStep => self.begin(host, fault.word(), now),
             // The operation that fails may come late, and what it breaks is repaired later still.
-            DiskError | DiskFull | SyncError | ReadErrors | BitRot | LostWrite | MisdirectedWrite
-            | MetadataRot | UnreadablePages => self.begin(host, fault.word(), now),
+            DiskError | DiskErrorAfter | DiskFull | SyncError | ReadErrors | BitRot | LostWrite
+            | MisdirectedWrite | MetadataRot | UnreadablePages => self.begin(host, fault.word(), now),
             // Recorded where they are applied, with the hosts that they affect.
             Kill | PowerCut | PowerCutInDisk | PowerCutAfter | PowerCutInSync | PowerCutPages
             | RollingRestart | ZonePowerCut | Wipe | Pause | StrikeAfter | StrikeLeader | Isolate

@@ -18,7 +18,7 @@ use engine::disk::mem::{DiskOpKind, MemDisk, WriteDamage};
 
 use crate::cluster::{DATA_DIR, WAL_DIR, device_cost};
 use crate::net::call_cuts::CallCutId;
-use crate::trigger::{ArmedTrigger, TriggerAction};
+use crate::trigger::{ArmedTrigger, EIO, TriggerAction};
 use crate::world::{LinkRule, LinkRuleId, World};
 use cut_links::CutLinks;
 use disturbances::{Disturbance, Disturbances};
@@ -75,6 +75,7 @@ pub const CALLS_CUT: &str = "net: calls cut";
 pub const FAULT_COUNTERS: &[(&str, &str)] = &[
     ("bit-rot", "disk: bits flipped"),
     ("disk-error", "disk: operations failed"),
+    ("disk-error-after", "disk: operations failed"),
     ("disk-full", "disk: full"),
     ("cut-call", CALLS_CUT),
     ("lost-write", "disk: writes never made"),
@@ -336,8 +337,10 @@ impl FaultInjector {
             Isolate | CutLink | CutPeers | Swizzle | SlowLink | Loss | Reset | CutCall | NoConnect => {
                 self.apply_network_fault(world, target, kind)
             }
-            DiskStall | DiskSlow | DiskError | DiskFull | SyncError | ReadErrors | BitRot | LostWrite
-            | MisdirectedWrite | MetadataRot | UnreadablePages => self.apply_disk_fault(world, target, kind),
+            DiskStall | DiskSlow | DiskError | DiskErrorAfter | DiskFull | SyncError | ReadErrors
+            | BitRot | LostWrite | MisdirectedWrite | MetadataRot | UnreadablePages => {
+                self.apply_disk_fault(world, target, kind)
+            }
             ClockJump | ClockDrift | ClockError | ClockStep | Memory | SlowCpu => {
                 self.apply_machine_fault(world, target, kind)
             }
@@ -484,6 +487,10 @@ impl FaultInjector {
                 machine.disk(name(*dir)).fail_op(u64::from(*op), EIO);
                 self.schedule_health_check(target, now + OPERATOR_PAUSE);
             }
+            Fault::DiskErrorAfter { moment, nth, dir, op } => {
+                let action = TriggerAction::FailOp(machine.disk(name(*dir)), *op);
+                machine.triggers().arm(ArmedTrigger { trigger: *moment, nth: *nth, action });
+            }
             Fault::DiskFull { dir, free, span } => {
                 machine.disk(name(*dir)).set_free(*free);
                 self.at(now + *span, ScheduledAction::DiskSpace(target, *dir));
@@ -569,7 +576,9 @@ impl FaultInjector {
             let failures = disk_failures(world, host);
             let state = self.state(host);
             state.armed_power_cut = None;
-            if (failures > state.failed_before || state.damaged) && !state.down {
+            // Without the operator's checks only errors have begun that none notices.
+            let is_noticed = state.health_checked && failures > state.failed_before;
+            if (is_noticed || state.damaged) && !state.down {
                 state.down = true;
                 world.kill(&host.name());
             }
@@ -581,9 +590,6 @@ impl FaultInjector {
         world.log().record_timeline(world.now().as_nanos() as u64, "network", "world", note);
     }
 }
-
-/// The operating system's number of an input/output error.
-const EIO: i32 = 5;
 
 /// Returns the number of failed operations of a host's disks.
 fn disk_failures(world: &mut dyn World, host: Host) -> u64 {

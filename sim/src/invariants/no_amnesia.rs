@@ -1,4 +1,5 @@
-//! NoAmnesia: a tombstone, and a failed copy, keep the OpId of the former log. (Term and vote: OneVotePerTerm.)
+//! NoAmnesia: a tombstone, and a failed copy, keep the OpId of the former log, and a copy that begins still has it: no
+//! attempt that failed before took away what it was to replace. (Term and vote: OneVotePerTerm.)
 
 use engine::note::raft::{NotedDataState, RaftAction};
 
@@ -16,6 +17,10 @@ impl Invariant for NoAmnesia {
         let Some(former) = before.replicas.get(&event.at) else { return Ok(()) };
         let knew = match (&event.note.action, former.post.map(|post| post.data)) {
             (RaftAction::Tombstone { .. }, Some(NotedDataState::Ready)) => former.log.last(),
+            (RaftAction::CopyStart { .. }, Some(NotedDataState::Failed)) if !former.is_blind => {
+                former.last_known()
+            }
+            (RaftAction::CopyStart { .. }, Some(NotedDataState::Tombstoned)) => former.remembers,
             (RaftAction::CopyAbort, _)
             | (RaftAction::Restart { .. }, Some(NotedDataState::Tombstoned | NotedDataState::Copying))
                 if event.note.post.data == NotedDataState::Tombstoned =>
@@ -34,6 +39,6 @@ impl Invariant for NoAmnesia {
         if knows >= knew || before.excused.contains(&event.at) {
             return Ok(());
         }
-        Err(format!("{} had a log up to {knew}, and its tombstone has {knows}", event.at))
+        Err(format!("{} had a log up to {knew}, and remembers {knows}", event.at))
     }
 }

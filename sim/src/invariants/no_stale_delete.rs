@@ -1,5 +1,6 @@
 //! NoStaleDelete: a request to delete a replica has no effect once the replica knows that it was revoked, that is,
-//! knows a committed configuration with itself that is newer than the one the request names.
+//! knows a configuration with itself that is newer than the one the request names. It need not be committed: a learner
+//! that has acknowledged it is promoted on that.
 //!
 //! VotersStay looks at voters of live tablets at the end of a run; this looks at each request, learners included.
 
@@ -24,9 +25,9 @@ impl Invariant for NoStaleDelete {
         if post.data != NotedDataState::Ready {
             return Ok(());
         }
-        match before.config_at(at, post.commit) {
+        match before.config_at(at, u64::MAX) {
             Some((index, config)) if index > named && config.is_member(at) => Err(format!(
-                "{at} is deleted by a request of configuration {named}, and is a member of the committed one of {index}"
+                "{at} is deleted by a request of configuration {named}, and is a member of the newer one of {index}"
             )),
             _ => Ok(()),
         }

@@ -2,10 +2,11 @@
 //!
 //! SafeTimeMonotone reports a replica that receives an operation below its safe time. This invariant reports the
 //! operation itself, even if no replica with that safe time ever receives it: a reader of the old leader relied on it.
+//! It also reports a leader that uses such a safe time later, when it is deposed and has not heard of it.
 
 use std::collections::BTreeMap;
 
-use engine::ids::{PeerId, Term};
+use engine::ids::{OpId, PeerId, Term};
 use engine::note::raft::RaftAction;
 use engine::time::Timestamp;
 
@@ -15,6 +16,22 @@ use super::{Invariant, Model, ReplicaEvent};
 #[derive(Debug, Default)]
 pub struct SafeTimeBinds {
     by_term: BTreeMap<Term, (Timestamp, PeerId)>,
+}
+
+impl SafeTimeBinds {
+    /// Checks that no leader of a later term has used a timestamp that the safe time covers: a deposed leader that has
+    /// not heard of it would hide the operation from its readers.
+    fn check_later_terms(event: &ReplicaEvent, safe: Timestamp, before: &Model) -> Result<(), String> {
+        let term = event.note.post.term;
+        let mut later = before.timestamps.range(OpId { term: term + 1, index: 0 }..);
+        match later.find(|(_, timestamp)| before.breaks(**timestamp, safe)) {
+            None => Ok(()),
+            Some((op, timestamp)) => Err(format!(
+                "{} uses the safe time {safe} in term {term}, though {op} has the timestamp {timestamp}",
+                event.at
+            )),
+        }
+    }
 }
 
 impl Invariant for SafeTimeBinds {
@@ -29,7 +46,7 @@ impl Invariant for SafeTimeBinds {
                 if latest.0 < safe {
                     *latest = (safe, event.at);
                 }
-                Ok(())
+                Self::check_later_terms(event, safe, before)
             }
             RaftAction::ClientAppend { op, timestamp } => {
                 let broken = |(_, (safe, _)): &(&Term, &(Timestamp, PeerId))| before.breaks(timestamp, *safe);

@@ -19,6 +19,7 @@ pub mod bank;
 pub mod config_cas;
 pub mod control_calls;
 pub mod copies;
+pub mod copy_requests;
 pub mod durability;
 pub mod exactly_once;
 pub mod history_gc;

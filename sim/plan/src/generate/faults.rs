@@ -146,7 +146,7 @@ impl<'a> FaultGenerator<'a> {
     /// Draws the server that a fault hits: the one whose data may be lost, the whole zone's first, or any.
     fn target(&mut self, kind: FaultKind) -> Host {
         match kind.disk_effect() {
-            DiskEffect::SilentCorruption | DiskEffect::Wipe => {
+            DiskEffect::SilentCorruption | DiskEffect::LosesReplicas | DiskEffect::Wipe => {
                 self.fragile.expect("such a kind has a weight only with a target")
             }
             DiskEffect::None | DiskEffect::FailsReplicas if kind == FaultKind::ZonePowerCut => {
@@ -203,6 +203,7 @@ impl<'a> FaultGenerator<'a> {
             Kind::DiskStall
             | Kind::DiskSlow
             | Kind::DiskError
+            | Kind::DiskErrorAfter
             | Kind::SyncError
             | Kind::ReadErrors
             | Kind::PowerCutInSync
@@ -232,6 +233,12 @@ impl<'a> FaultGenerator<'a> {
             Kind::DiskStall => self.disk(|_, dir, span| DiskStall { dir, span }),
             Kind::DiskSlow => self.disk(|draw, dir, span| DiskSlow { dir, factor: draw.factor(), span }),
             Kind::DiskError => self.disk(|draw, dir, _| DiskError { dir, op: draw.countdown(200) }),
+            Kind::DiskErrorAfter => self.disk(|draw, dir, _| DiskErrorAfter {
+                moment: draw.trigger(),
+                nth: draw.countdown(3),
+                dir,
+                op: draw.countdown(12),
+            }),
             Kind::SyncError => self.disk(|draw, dir, _| SyncError { dir, sync: draw.countdown(60) }),
             Kind::ReadErrors => self.disk(|draw, dir, span| ReadErrors {
                 dir,

@@ -33,7 +33,9 @@ impl Plan {
         // After a wipe the server's old id is still a member for some time. If a replica moves from a sound server to
         // the new one and its data is corrupted there, two members of three are lost.
         let has = |of: fn(FaultKind) -> bool| self.faults.iter().any(|fault| of(fault.kind.kind()));
-        let corrupts = |kind: FaultKind| kind.disk_effect() == DiskEffect::SilentCorruption;
+        let corrupts = |kind: FaultKind| {
+            matches!(kind.disk_effect(), DiskEffect::SilentCorruption | DiskEffect::LosesReplicas)
+        };
         if has(|kind| kind == FaultKind::Wipe) && has(corrupts) {
             self.replace_with_step_down(|op| matches!(op, ClientOp::Move { .. }));
         }

@@ -19,8 +19,8 @@ const MEMORY_MIN: u64 = 64 << 20;
 
 fn percent(profile: FaultProfile) -> u64 {
     match profile {
-        FaultProfile::Crash => 10,
-        FaultProfile::Swarm => 4,
+        FaultProfile::Crash => 15,
+        FaultProfile::Swarm => 6,
         FaultProfile::Disk
         | FaultProfile::Network
         | FaultProfile::Copy

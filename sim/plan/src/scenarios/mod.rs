@@ -16,10 +16,13 @@ pub(crate) mod backups;
 mod busy_catalog;
 mod commit_wait;
 mod competing_leaders;
+mod deaf_leaders;
 mod deposed_leader;
+pub(crate) mod failing_steps;
 mod honest_clocks;
 mod lagging_member;
 mod late_damage;
+mod late_orders;
 mod left_behind;
 mod lone_candidate;
 pub(crate) mod long_trouble;
@@ -32,6 +35,7 @@ mod rebalancing;
 mod replaced_server;
 mod slow_scans;
 mod stopped_server;
+mod unopened_replicas;
 pub(crate) mod unsynced_logs;
 
 /// Adds scenarios to a plan. `work` is the time that clients work if nothing delays them.
@@ -60,4 +64,15 @@ pub(crate) fn add_scenarios(plan: &mut Plan, profile: FaultProfile, work: Durati
     busy_catalog::add(&mut stream("busy catalog"), plan, profile);
     ancient_rows::add(&mut stream("ancient rows"), plan, profile);
     late_damage::add(&mut stream("late damage"), plan, profile, work);
+    // One of them at most: each replaces faults that the others need.
+    let _added = !has_only_fault(plan)
+        && (late_orders::add(&mut stream("late orders"), plan, profile)
+            || failing_steps::add(&mut stream("failing steps"), plan, profile)
+            || unopened_replicas::add(&mut stream("unopened replicas"), plan, profile)
+            || deaf_leaders::add(&mut stream("deaf leaders"), plan, profile));
+}
+
+/// Returns true for a plan that another scenario has given its only fault.
+fn has_only_fault(plan: &Plan) -> bool {
+    plan.faults.len() == 1
 }

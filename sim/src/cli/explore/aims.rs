@@ -49,6 +49,10 @@ fn marks_of(trigger: Trigger) -> &'static [&'static str] {
         Trigger::Merge => &["note: compacted"],
         Trigger::Alter => &["note: altered"],
         Trigger::Replay => &["note: replayed"],
+        Trigger::Source => &["raft: CopyOpen"],
+        Trigger::GiveUp => &["tablet copy: given up"],
+        Trigger::Create => &["create: begins"],
+        Trigger::Remove => &["delete: begins"],
     }
 }
 

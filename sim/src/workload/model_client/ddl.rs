@@ -18,9 +18,9 @@ use nyala_proto::kudu::master::{
     IsAlterTableDoneResponsePb, IsCreateTableDoneRequestPb, IsCreateTableDoneResponsePb,
     RecallDeletedTableRequestPb, RecallDeletedTableResponsePb, TableIdentifierPb,
 };
-use sim_plan::RandomStream;
 use sim_plan::client_ops::TableStep;
 use sim_plan::tables::{ModelTable, RangeSpec};
+use sim_plan::{Fault, RandomStream};
 
 use super::{ModelClient, SETUP_CLIENT, TableState};
 use crate::history::{CallOutcome, ClientRequest, Nanos};
@@ -313,6 +313,7 @@ impl ModelClient {
             self.report(format!("table {at} cannot be hidden: {failure}"));
         }
         self.env.sleep(hidden_for).await;
+        let mut is_first = true;
         let recall = RecallDeletedTableRequestPb { table: table_of(&id), new_table_name: None };
         while !self.plain.is_over(deadline) {
             let called: Result<RecallDeletedTableResponsePb, CallFailure> =
@@ -320,15 +321,28 @@ impl ModelClient {
             match called {
                 Ok(_) => return true,
                 // An attempt whose reply was lost may have recalled it, or nothing was hidden.
-                Err(CallFailure::Refused { code: TABLE_NOT_FOUND, .. }) => return hidden.is_ok(),
+                Err(CallFailure::Refused { code: TABLE_NOT_FOUND, .. }) => {
+                    if is_first && hidden.is_ok() && !self.has_clock_steps() {
+                        self.report(format!("table {at} is gone {hidden_for:?} after it was hidden"));
+                    }
+                    return hidden.is_ok();
+                }
                 Err(failure @ CallFailure::Refused { .. }) => {
                     self.report(format!("table {at} cannot be recalled: {failure}"));
                     return false;
                 }
-                Err(_) => self.env.sleep(PAUSE).await,
+                Err(_) => {
+                    is_first = false;
+                    self.env.sleep(PAUSE).await;
+                }
             }
         }
         false
+    }
+
+    /// Returns true if a clock may be wrong by more than the time for which a hidden table is kept.
+    fn has_clock_steps(&self) -> bool {
+        self.workload.plan().faults.iter().any(|fault| matches!(fault.kind, Fault::ClockStep { .. }))
     }
 
     /// Drops a table and creates it again under its name.
