@@ -26,6 +26,8 @@ const TEXT_MAX: usize = 40;
 
 /// Part of the message about a column that a tablet does not have, or not yet.
 const NO_COLUMN: &str = "not present in tablet";
+/// Part of the message about columns of a scan that the table has no more.
+const NO_SUCH_COLUMNS: &str = "not present in the current schema";
 /// Part of the message about a timestamp that is too far ahead, for a clock that is behind.
 const FROM_THE_FUTURE: &str = "ahead of this server's clock";
 
@@ -143,6 +145,8 @@ impl Causes {
             Aborted | Invalid if message.contains("meanwhile") || message.contains("just now") => alters,
             Invalid if message.contains("ancient history mark") => self.forgets_history,
             NotFound if message.contains("no backup to build on") => true,
+            // A scan of the backup begins after a column was dropped.
+            Invalid if message.contains(NO_SUCH_COLUMNS) => self.drops_columns || self.alters_model_tables,
             // It has another name by now, or lacks a column or a tablet.
             Invalid | NotFound => self.alters_model_tables,
             Io => self.fails_stores,
