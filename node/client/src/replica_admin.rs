@@ -121,8 +121,8 @@ impl Client {
     /// Moves a replica: the new replica is added as a learner, caught up and promoted, then the old one is evicted.
     ///
     /// Waits at most for the time `patience` until the old replica has left the configuration. Fails earlier if the new
-    /// replica leaves it first: a replica that cannot be copied is removed, and the masters choose another server. After
-    /// an error the cluster may still complete the move.
+    /// one leaves it first: a replica that cannot be copied is removed, and the masters choose another server. After an
+    /// error the cluster may still complete the move.
     pub async fn move_replica(
         &self,
         tablet: TabletId,

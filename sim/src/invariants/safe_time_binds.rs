@@ -2,7 +2,7 @@
 //!
 //! SafeTimeMonotone reports a replica that receives an operation below its safe time. This invariant reports the
 //! operation itself, even if no replica with that safe time ever receives it: a reader of the old leader relied on it.
-//! It also reports a leader that uses such a safe time later, when it is deposed and has not heard of it.
+//! It also reports a leader that uses such a safe time later, when it is deposed and does not know it.
 
 use std::collections::BTreeMap;
 
@@ -19,8 +19,8 @@ pub struct SafeTimeBinds {
 }
 
 impl SafeTimeBinds {
-    /// Checks that no leader of a later term has used a timestamp that the safe time covers: a deposed leader that has
-    /// not heard of it would hide the operation from its readers.
+    /// Checks that no leader of a later term has used a timestamp that the safe time covers: a deposed leader that
+    /// does not know it would hide the operation from its readers.
     fn check_later_terms(event: &ReplicaEvent, safe: Timestamp, before: &Model) -> Result<(), String> {
         let term = event.note.post.term;
         let mut later = before.timestamps.range(OpId { term: term + 1, index: 0 }..);

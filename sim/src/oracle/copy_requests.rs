@@ -14,7 +14,7 @@ use super::Violation;
 pub const NAME: &str = "copy requests";
 
 /// Refusals that are looked at together. Messages are delayed differently, and a new leader of the same server begins
-/// anew, so the time between two of them tells little.
+/// again, so the time between two of them tells little.
 const REFUSALS: usize = 8;
 
 /// The refused requests of a run.

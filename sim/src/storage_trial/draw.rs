@@ -5,8 +5,8 @@ use sim_plan::RandomStream;
 use sim_plan::client_ops::{TableStep, WriteKind};
 use sim_plan::tables::{ModelTable, draw};
 
-use super::Step;
 use super::rows::TrialRows;
+use super::step::Step;
 use crate::model::RowWrite;
 use crate::model::draws::{self, Alteration};
 

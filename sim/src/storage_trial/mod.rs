@@ -20,6 +20,7 @@ mod rot;
 mod rows;
 mod scans;
 mod shape;
+mod step;
 
 use engine::error::Result;
 use engine::replica::JobKind;
@@ -31,6 +32,7 @@ use sim_plan::tables::ModelTable;
 use self::replica::TrialReplica;
 use self::rows::TrialRows;
 use self::scans::TrialTable;
+use self::step::Step;
 use crate::history::HybridStamp;
 use crate::model::{Incarnation, RowWrite};
 use crate::oracle::Violation;
@@ -49,30 +51,6 @@ const POWER_CUT_OPS_MAX: u64 = 16;
 /// Percentage of a job's steps after which something is written, and after which the process is killed.
 const WRITE_PERCENT: u64 = 25;
 const KILL_PERCENT: u64 = 3;
-
-/// A step of a trial.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Step {
-    Write,
-    /// Many rows that are appended without a sync.
-    Burst,
-    /// Operations that the leader does not commit yet.
-    Append,
-    Alter,
-    /// A leader that does not have what is not committed, and other operations in its place.
-    OtherLeader,
-    FlushRows,
-    FlushDeltas,
-    MergeDeltas,
-    Compact,
-    ChosenCompaction,
-    Checkpoint,
-    LogGc,
-    /// History up to some snapshot is not kept any more.
-    Forget,
-    Restart,
-    PowerCut,
-}
 
 /// An operation in the leader's log.
 enum TrialOp {

@@ -43,11 +43,11 @@ struct VisibleRow<'a> {
     deleted: bool,
 }
 
-/// What a scan returns about its rows beside their cells.
+/// Keys and deletions of the rows that a scan returns, beside their cells.
 struct AboutRows {
     /// Keys of the rows, if the spec wants them.
     keys: Vec<Vec<u8>>,
-    /// Which rows are deleted, for diff scans.
+    /// The deleted rows, for diff scans.
     deleted: Option<Bitmap>,
 }
 

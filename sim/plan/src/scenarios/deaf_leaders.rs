@@ -1,6 +1,6 @@
-//! Scenario: deaf leaders. A leader hears nothing of its peers for some elections, while clients write to it and change
-//! its configuration: what it sent arrives, what it appends later is sent to nobody, and the answers to what it sent
-//! come when another one leads.
+//! Scenario: deaf leaders. A leader receives nothing from its peers for some elections, while clients write to it and
+//! change its configuration. Messages that it has sent arrive, later entries are sent to no peer, and the replies come
+//! when another one leads.
 //!
 //! ```text
 //! a  leads ── appends a change, sends it ── deaf ── appends writes ───────── hears late answers ── truncates

@@ -122,7 +122,7 @@ impl ModelClient {
     }
 
     /// Pauses as a program does that works on each batch. If a keep-alive call fails, the next batch shows whether the
-    /// scan goes on.
+    /// scan continues.
     async fn pause_between_batches(&self, scanner: &Scanner, reading: &Reading) {
         let Some(pause) = reading.pause else { return };
         if pause.kind != ScanPause::KeepAlive {
