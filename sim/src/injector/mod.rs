@@ -15,7 +15,7 @@ mod triggers;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use engine::disk::mem::{DiskOpKind, MemDisk, WriteDamage};
+use engine::disk::mem::{DiskOpKind, MemDisk};
 
 use crate::cluster::{DATA_DIR, WAL_DIR, device_cost};
 use crate::net::call_cuts::CallCutId;
