@@ -40,6 +40,8 @@ const TABLET_NOT_FOUND: &str = "Tablet not found";
 const WAS_DELETED: &str = "was deleted";
 /// End of the message about a call whose time was over before its reply came.
 const NO_RESPONSE: &str = "no response in time";
+/// Part of the message about a call that a server refused because it has too much to do or too little memory.
+const TOO_BUSY: &str = "ERROR_SERVER_TOO_BUSY";
 /// Faults of a client's machine, besides those that stop its process.
 const CLIENT_KINDS: [FaultKind; 5] = [
     FaultKind::DiskStall,
@@ -162,6 +164,7 @@ fn unanswered<'a>(operation: &'a HistoryOp, conditions: &Conditions<'_>) -> Opti
         // The table was altered meanwhile; `answers` asks if it can have been.
         Some(Aborted) if is_backup(operation) => None,
         Some(Throttled) if conditions.throttles => None,
+        Some(TimedOut) if conditions.throttles && error.message.contains(TOO_BUSY) => None,
         Some(TimedOut) if conditions.is_slow && may_be_slow(operation, error) => None,
         Some(Throttled | NotReady | NotLeader | Aborted | Corrupt | TimedOut | NotAuthorized | Io) | None => {
             Some(error)
@@ -409,6 +412,20 @@ mod tests {
         assert_eq!(judged(&one, &[change], true), 0, "a new tablet may be on that server");
         let step_down = operation(ClientRequest::Operator("a leader steps down".into()), 1, 2, timeout());
         assert_eq!(judged(&one, &[step_down, write(16, 30, timeout())], true), 0, "an operator");
+    }
+
+    #[test]
+    fn servers_with_little_memory_may_refuse_all_attempts_of_a_call() {
+        let judged = |message: &str, throttles: bool| {
+            let outcome = CallOutcome::Unknown(Error::timed_out(message).into());
+            let mut report = OracleReport::default();
+            check(&[write(0, 9, outcome)], &Conditions { throttles, ..conditions(&[]) }, &mut report);
+            report.violations.len()
+        };
+        let busy =
+            "timed out after 11 attempts; last error: ERROR_SERVER_TOO_BUSY: Hard memory limit exceeded";
+        assert_eq!((judged(busy, true), judged(busy, false)), (0, 1));
+        assert_eq!(judged("timed out after 11 attempts; last error: no leader", true), 1);
     }
 
     #[test]
