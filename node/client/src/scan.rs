@@ -265,7 +265,7 @@ impl Scanner {
     }
 
     /// Extends the lifetime of the server's scanner while the caller processes a batch.
-    pub async fn keep_alive(&self) -> Result<()> {
+    pub async fn keep_alive(&mut self) -> Result<()> {
         let Some(OpenTablet { server: Some(server), scanner_id, .. }) = &self.open else { return Ok(()) };
         if scanner_id.is_empty() {
             return Ok(());

@@ -113,7 +113,7 @@ impl ModelClient {
                 None => part.is_foreign = true,
             }
             if pauses < PAUSES_MAX {
-                self.pause_between_batches(&scanner, reading).await;
+                self.pause_between_batches(&mut scanner, reading).await;
                 pauses += 1;
             }
         }
@@ -123,7 +123,7 @@ impl ModelClient {
 
     /// Pauses as a program does that works on each batch. If a keep-alive call fails, the next batch shows whether the
     /// scan continues.
-    async fn pause_between_batches(&self, scanner: &Scanner, reading: &Reading) {
+    async fn pause_between_batches(&self, scanner: &mut Scanner, reading: &Reading) {
         let Some(pause) = reading.pause else { return };
         if pause.kind != ScanPause::KeepAlive {
             return self.env.sleep(pause.span).await;
