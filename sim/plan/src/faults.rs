@@ -154,8 +154,8 @@ records! {
         DiskSlow = "disk-slow" { dir: HostDir, factor: u32, span: Duration },
         /// The `op`-th operation from now fails with EIO.
         DiskError = "disk-error" { dir: HostDir, op: u32 },
-        /// The `op`-th operation after the `nth` occurrence of the trigger from now fails with EIO. No operator restarts
-        /// the server: the cluster replaces what has failed there.
+        /// The `op`-th operation after the `nth` occurrence of the trigger from now fails with EIO. No operator
+        /// restarts the server: the cluster replaces what has failed there.
         DiskErrorAfter = "disk-error-after" { moment: Trigger, nth: u32, dir: HostDir, op: u32 },
         /// The device takes no more than `free` further bytes.
         DiskFull = "disk-full" { dir: HostDir, free: u64, span: Duration },
