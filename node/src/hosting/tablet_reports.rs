@@ -58,8 +58,8 @@ impl ReportLog {
         }
     }
 
-    /// Records the sizes of a tablet in a report to a master. If they are new, the other masters have to hear of them,
-    /// whatever the next look at the tablet finds.
+    /// Records the sizes of a tablet in a report to a master. New sizes are a change, because the other masters
+    /// need them, too.
     pub fn sizes_reported(&mut self, tablet: TabletId, sizes: TabletSizes) {
         if self.sizes.insert(tablet, sizes).is_some_and(|last| last != sizes) {
             self.changed(tablet);

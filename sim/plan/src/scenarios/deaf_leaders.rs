@@ -13,9 +13,8 @@
 
 use std::time::Duration;
 
-use crate::client_ops::{
-    ChangeTarget, ClientOp, ClientProgram, ClientSetup, FlushMode, WriteKind, WriteWait,
-};
+use super::clients::add_client;
+use crate::client_ops::{ChangeTarget, ClientOp, WriteKind};
 use crate::draws::{MS, SECOND, rounded};
 use crate::faults::{Fault, TimedFault, Trigger, TriggeredFault};
 use crate::host::Host;
@@ -103,7 +102,7 @@ fn add_writer(random: &mut RandomStream, plan: &mut Plan, work: Duration) {
     };
     let count = (work.as_millis() / pace.as_millis()).min(150);
     let ops = (0..count).map(|_| op(random)).collect();
-    plan.clients.push(client(plan, pace, ops));
+    add_client(plan, pace, ops);
 }
 
 /// Adds a client that moves replicas and leaders of two tablets.
@@ -120,14 +119,7 @@ fn add_operator(random: &mut RandomStream, plan: &mut Plan, work: Duration) {
     };
     let ops: Vec<ClientOp> = (0..ops).map(|_| op(random)).collect();
     let pace = rounded(work / ops.len() as u32);
-    plan.clients.push(client(plan, pace, ops));
-}
-
-fn client(plan: &Plan, pace: Duration, ops: Vec<ClientOp>) -> ClientProgram {
-    let number = plan.clients.len() as u8;
-    let setup =
-        ClientSetup { number, flush: FlushMode::Sync, waits: WriteWait::No, pace, propagate_every: 0 };
-    ClientProgram { setup, ops }
+    add_client(plan, pace, ops);
 }
 
 #[cfg(test)]

@@ -12,7 +12,8 @@
 
 use std::time::Duration;
 
-use crate::client_ops::{ChangeTarget, ClientOp, ClientProgram, ClientSetup, FlushMode, WriteWait};
+use super::clients::{add_client, drop_operators};
+use crate::client_ops::{ChangeTarget, ClientOp};
 use crate::draws::{MS, SECOND, rounded};
 use crate::faults::{DiskEffect, Fault, HostDir, TimedFault, Trigger, TriggeredFault};
 use crate::host::Host;
@@ -46,9 +47,7 @@ pub(super) fn add(random: &mut RandomStream, plan: &mut Plan, profile: FaultProf
         return false;
     }
     // A failed replica and an evicted one leave no majority, and other damage may hit another server.
-    for op in plan.clients.iter_mut().flat_map(|client| &mut client.ops).filter(|op| op.is_by_operator()) {
-        *op = ClientOp::Wait { span: MS };
-    }
+    drop_operators(plan);
     plan.faults.retain(|fault| fault.kind.kind().disk_effect() == DiskEffect::None);
     plan.cluster.tservers = plan.cluster.tservers.max(random.pick(&[3, 4, 4, 5]));
     plan.cluster.follower_failed = random.pick(&[2, 3, 15]) * SECOND;
@@ -124,7 +123,7 @@ fn add_changer(random: &mut RandomStream, plan: &mut Plan, work: Duration) {
     };
     let count = random.between(12, 25);
     let ops = (0..count).map(|_| op(random)).collect();
-    plan.clients.push(client(plan, work / count as u32, ops));
+    add_client(plan, work / count as u32, ops);
 }
 
 /// Adds a client that moves replicas.
@@ -136,14 +135,7 @@ fn add_mover(random: &mut RandomStream, plan: &mut Plan, work: Duration) {
     };
     let count = random.between(6, 15);
     let ops = (0..count).map(|_| op(random)).collect();
-    plan.clients.push(client(plan, work / count as u32, ops));
-}
-
-fn client(plan: &Plan, pace: Duration, ops: Vec<ClientOp>) -> ClientProgram {
-    let (number, pace) = (plan.clients.len() as u8, rounded(pace));
-    let setup =
-        ClientSetup { number, flush: FlushMode::Sync, waits: WriteWait::No, pace, propagate_every: 0 };
-    ClientProgram { setup, ops }
+    add_client(plan, work / count as u32, ops);
 }
 
 /// Returns the final restart of the plan: none if a step fails unnoticed, because a restart takes away what it has left

@@ -13,9 +13,8 @@
 
 use std::time::Duration;
 
-use crate::client_ops::{
-    ChangeTarget, ClientOp, ClientProgram, ClientSetup, FlushMode, WriteKind, WriteWait,
-};
+use super::clients::{add_client, drop_operators};
+use crate::client_ops::{ChangeTarget, ClientOp, WriteKind};
 use crate::draws::{MS, SECOND, rounded};
 use crate::faults::{Fault, TimedFault, Trigger, TriggeredFault};
 use crate::host::Host;
@@ -48,9 +47,7 @@ pub(super) fn add(random: &mut RandomStream, plan: &mut Plan, profile: FaultProf
     plan.cluster.follower_failed = FOLLOWER_FAILED;
     plan.cluster.heartbeat = plan.cluster.heartbeat.min(500 * MS);
     // A move needs another server.
-    for op in plan.clients.iter_mut().flat_map(|client| &mut client.ops).filter(|op| op.is_by_operator()) {
-        *op = ClientOp::Wait { span: MS };
-    }
+    drop_operators(plan);
     plan.faults.clear();
     let late = Host::Tserver(random.below(3) as u8);
     let work = rounded(random.span(4 * SECOND, 7 * SECOND));
@@ -114,10 +111,8 @@ fn add_operator(random: &mut RandomStream, plan: &mut Plan, work: Duration) {
             }
         }
     };
-    let (number, pace) = (plan.clients.len() as u8, rounded(work / ops as u32));
-    let setup =
-        ClientSetup { number, flush: FlushMode::Sync, waits: WriteWait::No, pace, propagate_every: 0 };
-    plan.clients.push(ClientProgram { setup, ops: (0..ops).map(|_| op(random)).collect() });
+    let drawn = (0..ops).map(|_| op(random)).collect();
+    add_client(plan, work / ops as u32, drawn);
 }
 
 #[cfg(test)]

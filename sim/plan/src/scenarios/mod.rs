@@ -14,6 +14,7 @@ use crate::random_stream::RandomStream;
 mod ancient_rows;
 pub(crate) mod backups;
 mod busy_catalog;
+mod clients;
 mod commit_wait;
 mod competing_leaders;
 mod deaf_leaders;

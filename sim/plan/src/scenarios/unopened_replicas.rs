@@ -6,7 +6,8 @@
 
 use std::time::Duration;
 
-use crate::client_ops::{ClientOp, ClientProgram, ClientSetup, FlushMode, WriteKind, WriteWait};
+use super::clients::{add_client, drop_operators};
+use crate::client_ops::{ClientOp, WriteKind};
 use crate::draws::{MS, SECOND, rounded};
 use crate::faults::{Fault, MetadataKind, TimedFault, Trigger, TriggeredFault};
 use crate::host::Host;
@@ -41,9 +42,7 @@ pub(super) fn add(random: &mut RandomStream, plan: &mut Plan, profile: FaultProf
     if unsuitable || !random.percent(percent(profile)) {
         return false;
     }
-    for op in plan.clients.iter_mut().flat_map(|client| &mut client.ops).filter(|op| op.is_by_operator()) {
-        *op = ClientOp::Wait { span: MS };
-    }
+    drop_operators(plan);
     // Full segments, which are read at a restart, are there soon.
     plan.cluster.limits = EngineLimits::Tiny;
     plan.cluster.tservers = plan.cluster.tservers.max(random.pick(&[3, 4, 5]));
@@ -88,7 +87,7 @@ fn add_writer(random: &mut RandomStream, plan: &mut Plan, until: Duration) {
         key: FIRST_KEY + random.below(KEYS) as u32,
         value: random.below(1_000_000) as u32,
     };
-    add_client(random, plan, until, 20 * MS, op);
+    add_drawn_client(random, plan, until, 20 * MS, op);
 }
 
 fn add_changer(random: &mut RandomStream, plan: &mut Plan, until: Duration) {
@@ -101,21 +100,19 @@ fn add_changer(random: &mut RandomStream, plan: &mut Plan, until: Duration) {
             _ => ClientOp::DropRange { table, range },
         }
     };
-    add_client(random, plan, until, 300 * MS, op);
+    add_drawn_client(random, plan, until, 300 * MS, op);
 }
 
-fn add_client(
+fn add_drawn_client(
     random: &mut RandomStream,
     plan: &mut Plan,
     until: Duration,
     pace: Duration,
     op: impl Fn(&mut RandomStream) -> ClientOp,
 ) {
-    let number = plan.clients.len() as u8;
-    let setup =
-        ClientSetup { number, flush: FlushMode::Sync, waits: WriteWait::No, pace, propagate_every: 0 };
     let count = (until.as_millis() / pace.as_millis()).min(200);
-    plan.clients.push(ClientProgram { setup, ops: (0..count).map(|_| op(random)).collect() });
+    let ops = (0..count).map(|_| op(random)).collect();
+    add_client(plan, pace, ops);
 }
 
 #[cfg(test)]
