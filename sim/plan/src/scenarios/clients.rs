@@ -6,7 +6,7 @@ use crate::client_ops::{ClientOp, ClientProgram, ClientSetup, FlushMode, WriteWa
 use crate::draws::{MS, rounded};
 use crate::plan::Plan;
 
-/// Replaces the operators' ops by short waits, for scenarios whose faults leave no room for other changes of members.
+/// Replaces the operators' ops by short waits, for scenarios whose faults allow no other changes of members.
 pub(super) fn drop_operators(plan: &mut Plan) {
     for op in plan.clients.iter_mut().flat_map(|client| &mut client.ops).filter(|op| op.is_by_operator()) {
         *op = ClientOp::Wait { span: MS };
