@@ -446,7 +446,7 @@ impl<'a> Run<'a> {
         left.extend(self.check_recovered_state(injector));
         let maintained = maintain(self.world, &self.observer.running().all(), self.plan.seed);
         left.extend(maintained.iter().filter_map(maintenance::check));
-        left.extend(crate::storage_trial::run(self.plan.seed));
+        left.extend(crate::trials::run(self.plan.seed));
         self.failures.extend(left.iter().map(to_record));
     }
 

@@ -37,6 +37,7 @@ mod scratch_plans;
 mod search_log;
 mod show;
 mod shrink;
+mod trials;
 
 /// Runs nyala in simulated worlds.
 #[derive(Parser)]
@@ -58,6 +59,8 @@ enum Command {
     Replay(ReplayArgs),
     /// Runs each seed twice and compares the hashes
     Twice(determinism::TwiceArgs),
+    /// Runs the trials of many seeds alone: the engine without a cluster
+    Trials(trials::TrialsArgs),
     /// Runs determined plans in the simulated worlds and on this machine, and compares how they end
     Agree(agree::AgreeArgs),
     /// Minimizes a failing plan
@@ -122,6 +125,7 @@ pub fn main() -> ExitCode {
         Command::Plans(args) => run_pool::plans(&args),
         Command::Replay(args) => replay(&args),
         Command::Twice(args) => determinism::twice(&args),
+        Command::Trials(args) => trials::trials(&args),
         Command::Agree(args) => agree::agree(&args),
         Command::Outcome(args) => agree::outcome(&args),
         Command::Serve(args) => agree::serve(&args),

@@ -17,6 +17,7 @@ use sim_plan::RandomStream;
 use sim_plan::tables::{ColumnSpec, ModelTable, Value};
 
 use super::rows::{TrialRows, key_of};
+use super::shape;
 use crate::history::HybridStamp;
 use crate::model::{Incarnation, ModelRow, draws};
 use crate::model_oracle::ReadCall;
@@ -96,6 +97,14 @@ fn stamp(call: &ReadCall) -> HybridStamp {
 }
 
 impl TrialTable {
+    /// Returns a table as the model and as the engine have it.
+    pub(super) fn of(shape: ModelTable) -> Result<TrialTable> {
+        let schema = shape::schema_of(&shape)?;
+        let partition = shape::partition_of(&shape, &schema)?;
+        let model = Incarnation::new(shape.clone(), String::new(), String::new(), 0, 0);
+        Ok(TrialTable { model, shape, schema, partition })
+    }
+
     /// Scans the tablet and returns the first difference from the model's rows.
     pub(super) fn check(
         &self,

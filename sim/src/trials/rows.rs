@@ -6,7 +6,7 @@ use sim_plan::tables::{ModelTable, Value};
 
 use crate::history::HybridStamp;
 use crate::model::rows::apply;
-use crate::model::{ModelRow, RowCells, RowWrite};
+use crate::model::{ModelRow, RowAnswer, RowCells, RowWrite};
 use crate::wire::keys;
 
 /// Versions of the rows of a table.
@@ -18,9 +18,15 @@ pub(super) struct TrialRows {
 }
 
 impl TrialRows {
-    /// Applies a write that is committed at a timestamp.
-    pub(super) fn apply(&mut self, table: &ModelTable, rows: &[RowWrite], at: HybridStamp) {
+    /// Applies a write that is committed at a timestamp; returns the answers that each row may have.
+    pub(super) fn apply(
+        &mut self,
+        table: &ModelTable,
+        rows: &[RowWrite],
+        at: HybridStamp,
+    ) -> Vec<Vec<RowAnswer>> {
         let keys = table.key_columns().len();
+        let mut answers = Vec::with_capacity(rows.len());
         for row in rows {
             let key = key_of(table, &row.cells);
             let before = self.at(&key, HybridStamp::MAX);
@@ -34,7 +40,9 @@ impl TrialRows {
                 });
                 versions.push((at, effect.after));
             }
+            answers.push(effect.answers);
         }
+        answers
     }
 
     /// Returns the row of a key before a timestamp.

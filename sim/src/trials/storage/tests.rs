@@ -26,7 +26,7 @@ fn trials_of_a_sound_engine_find_nothing() {
 #[test]
 fn a_trial_takes_every_step() {
     let random = &mut RandomStream::new(1, "test");
-    let steps: Vec<Step> = (0..500).map(|_| draw::step(random)).collect();
+    let steps: Vec<Step> = (0..500).map(|_| step::draw(random)).collect();
     for step in [Step::Burst, Step::Alter, Step::OtherLeader, Step::Forget, Step::PowerCut, Step::LogGc] {
         assert!(steps.contains(&step), "{step:?}");
     }

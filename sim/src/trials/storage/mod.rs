@@ -8,18 +8,10 @@
 //!                              after each step: drawn scans, live rows, partition pruning, compaction choice
 //! ```
 //!
-//! The tables of a run have few rows, and its faults strike where clients and timers leave them a chance. A trial has
-//! no network and no time: a hundred operations and as many maintenance steps take milliseconds. So it reaches what
-//! needs a certain order of writes, jobs and crashes, any projection at any snapshot, and values next to each other.
-//!
-//! *Not here:* elections, copies, and all of `node`, which the runs are for.
+//! *Not here:* elections and copies, which the group trial has.
 
-mod draw;
 mod replica;
 mod rot;
-mod rows;
-mod scans;
-mod shape;
 mod step;
 
 use engine::error::Result;
@@ -30,15 +22,16 @@ use sim_plan::RandomStream;
 use sim_plan::tables::ModelTable;
 
 use self::replica::TrialReplica;
-use self::rows::TrialRows;
-use self::scans::TrialTable;
 use self::step::Step;
 use crate::history::HybridStamp;
 use crate::model::{Incarnation, RowWrite};
 use crate::oracle::Violation;
+use crate::trials::rows::TrialRows;
+use crate::trials::scans::TrialTable;
+use crate::trials::{draw, scans, shape};
 
 /// Name of this oracle.
-pub const NAME: &str = "storage trial";
+const NAME: &str = "storage trial";
 
 /// Steps of a trial.
 const STEPS: u64 = 36;
@@ -51,6 +44,8 @@ const POWER_CUT_OPS_MAX: u64 = 16;
 /// Percentage of a job's steps after which something is written, and after which the process is killed.
 const WRITE_PERCENT: u64 = 25;
 const KILL_PERCENT: u64 = 3;
+/// Percentage of bursts after which the power is cut.
+const BURST_CUT_PERCENT: u64 = 30;
 
 /// An operation in the leader's log.
 enum TrialOp {
@@ -76,7 +71,7 @@ struct Trial {
 }
 
 /// Runs the trial of a seed; returns what it finds.
-pub fn run(seed: u64) -> Option<Violation> {
+pub(super) fn run(seed: u64) -> Option<Violation> {
     let mut trial = match Trial::create(seed) {
         Ok(trial) => trial,
         Err(error) => return Some(Violation::new(NAME, format!("seed {seed}: {error}"))),
@@ -99,16 +94,15 @@ impl Trial {
         let mut random = RandomStream::new(seed, "storage trial");
         let shape = draw::table(&mut random);
         let config = draw::config(&mut random);
-        let schema = shape::schema_of(&shape)?;
-        let partition = shape::partition_of(&shape, &schema)?;
-        let replica = TrialReplica::create(random.next_u64(), schema.clone(), partition.clone(), config)?;
-        let model = Incarnation::new(shape.clone(), String::new(), String::new(), 0, 0);
+        let table = TrialTable::of(shape)?;
+        let (schema, partition) = (table.schema.clone(), table.partition.clone());
+        let replica = TrialReplica::create(random.next_u64(), schema, partition, config)?;
         let mark = replica.committed_at();
         Ok(Trial {
             random,
             replica,
-            next_column: shape.columns.len() as u8,
-            table: TrialTable { model, shape, schema, partition },
+            next_column: table.shape.columns.len() as u8,
+            table,
             rows: TrialRows::default(),
             ops: Vec::new(),
             applied: 0,
@@ -119,7 +113,7 @@ impl Trial {
 
     /// Takes a step and checks the tablet; returns what is wrong.
     fn take_step(&mut self) -> Option<String> {
-        let step = draw::step(&mut self.random);
+        let step = step::draw(&mut self.random);
         let cut = self.random.percent(POWER_CUT_PERCENT);
         self.steps.push(format!("{step:?}{}", if cut { " with a power cut" } else { "" }));
         if cut {
@@ -147,6 +141,7 @@ impl Trial {
             Step::Burst => self.burst(),
             Step::Append => self.append_only(),
             Step::Alter => self.alter(),
+            Step::RepeatAlteration => self.repeat_alteration(),
             Step::OtherLeader => self.replace_leader(),
             Step::FlushRows => self.job(JobKind::FlushRows),
             Step::Checkpoint => self.job(JobKind::Checkpoint),
@@ -171,7 +166,7 @@ impl Trial {
         for at in first..committed as usize {
             let stamp = self.replica.timestamp(at as u64 + 1);
             match &self.ops[at] {
-                TrialOp::Write(rows) => self.rows.apply(&self.table.shape, rows, stamp),
+                TrialOp::Write(rows) => drop(self.rows.apply(&self.table.shape, rows, stamp)),
                 TrialOp::Alter(shape) => {
                     self.table.schema = shape::schema_of(shape)?;
                     self.table.shape = (**shape).clone();
@@ -224,11 +219,12 @@ impl Trial {
 
     fn burst(&mut self) -> Result<()> {
         for _ in 0..self.random.between(2, 8) {
-            let count = self.random.between(4, 30);
+            let count = self.random.between(4, 40);
             self.append_rows(count);
             self.commit(false)?;
         }
-        Ok(())
+        // Several pages of the log are not durable: each of them may be lost.
+        if self.random.percent(BURST_CUT_PERCENT) { self.cut_power() } else { Ok(()) }
     }
 
     fn append_only(&mut self) -> Result<()> {
@@ -251,6 +247,20 @@ impl Trial {
         self.append(TrialOp::Alter(Box::new(altered.table)), encoded);
         let sync = self.random.percent(60);
         self.commit(sync)
+    }
+
+    /// Appends a committed alteration once more.
+    fn repeat_alteration(&mut self) -> Result<()> {
+        let committed = self.ops[..self.applied].iter().enumerate();
+        let known: Vec<usize> =
+            committed.filter(|(_, op)| matches!(op, TrialOp::Alter(_))).map(|(at, _)| at).collect();
+        if known.is_empty() {
+            return Ok(());
+        }
+        let at = self.random.pick(&known);
+        let again = self.replica.payload(at as u64 + 1);
+        self.append(TrialOp::Nothing, again);
+        self.write(true)
     }
 
     fn replace_leader(&mut self) -> Result<()> {
@@ -312,7 +322,7 @@ impl Trial {
     }
 
     fn act_beside_a_job(&mut self) -> Result<()> {
-        match draw::step_beside_a_job(&mut self.random) {
+        match step::draw_beside_a_job(&mut self.random) {
             Step::Alter => self.alter(),
             Step::Append => self.append_only(),
             Step::OtherLeader => self.replace_leader(),

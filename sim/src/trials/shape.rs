@@ -35,8 +35,8 @@ pub(super) fn partition_of(table: &ModelTable, of: &Schema) -> Result<PartitionS
     partition::schema_from_pb(&request.partition_schema.unwrap_or_default(), of)
 }
 
-/// Returns a write as a log entry's kind and payload.
-pub(super) fn write(table: &ModelTable, of: &Schema, rows: &[RowWrite]) -> (u8, Bytes) {
+/// Returns a write of rows.
+pub(super) fn write_op(table: &ModelTable, of: &Schema, rows: &[RowWrite]) -> Op {
     let slots: Vec<Slot> = table.columns.iter().map(schema::slot).collect();
     let mut encoder = RowEncoder::default();
     for row in rows {
@@ -46,17 +46,25 @@ pub(super) fn write(table: &ModelTable, of: &Schema, rows: &[RowWrite]) -> (u8, 
     }
     let encoded = encoder.finish();
     let column = |own: &ColumnSchema| ClientColumn { id: own.id, ty: own.ty, nullable: own.nullable };
-    let op = Op::Write(WriteOp {
+    Op::Write(WriteOp {
         columns: Arc::from(of.columns().iter().map(column).collect::<Vec<_>>()),
         rows: encoded.rows.unwrap_or_default(),
         indirect: encoded.indirect_data.unwrap_or_default(),
-    });
-    logged(op)
+    })
+}
+
+/// Returns a write as a log entry's kind and payload.
+pub(super) fn write(table: &ModelTable, of: &Schema, rows: &[RowWrite]) -> (u8, Bytes) {
+    logged(write_op(table, of, rows))
+}
+
+pub(super) fn alter_op(of: Schema, version: u32, table_name: &str) -> Op {
+    let (schema, table_name, extra) = (Box::new(of), table_name.to_string(), BTreeMap::new());
+    Op::AlterSchema { schema, version, table_name, extra }
 }
 
 pub(super) fn alter(of: Schema, version: u32, table_name: &str) -> (u8, Bytes) {
-    let (schema, table_name, extra) = (Box::new(of), table_name.to_string(), BTreeMap::new());
-    logged(Op::AlterSchema { schema, version, table_name, extra })
+    logged(alter_op(of, version, table_name))
 }
 
 pub(super) fn no_op() -> (u8, Bytes) {

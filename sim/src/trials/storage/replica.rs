@@ -110,6 +110,12 @@ impl TrialReplica {
         self.log[index as usize - 1].timestamp.0
     }
 
+    /// Returns kind and payload of an operation in the leader's log.
+    pub(super) fn payload(&self, index: u64) -> (u8, Bytes) {
+        let entry = &self.log[index as usize - 1];
+        (entry.kind, entry.payload.clone())
+    }
+
     /// Appends an operation to the leader's log alone.
     pub(super) fn append(&mut self, (kind, payload): (u8, Bytes), ticks: u64) {
         self.clock += ticks.max(1);

@@ -1,4 +1,4 @@
-//! Draws of a trial: its table and limits, steps, rows and alterations.
+//! Draws of a trial: its table and limits, rows and alterations.
 
 use engine::config::{ColumnFileConfig, TabletConfig};
 use sim_plan::RandomStream;
@@ -6,7 +6,6 @@ use sim_plan::client_ops::{TableStep, WriteKind};
 use sim_plan::tables::{ModelTable, draw};
 
 use super::rows::TrialRows;
-use super::step::Step;
 use crate::model::RowWrite;
 use crate::model::draws::{self, Alteration};
 
@@ -34,36 +33,6 @@ pub(super) fn config(random: &mut RandomStream) -> TabletConfig {
         },
         ..tiny
     }
-}
-
-pub(super) fn step(random: &mut RandomStream) -> Step {
-    random.weighted(&[
-        (Step::Write, 20),
-        (Step::Burst, 5),
-        (Step::Append, 4),
-        (Step::Alter, 3),
-        (Step::OtherLeader, 5),
-        (Step::FlushRows, 12),
-        (Step::FlushDeltas, 8),
-        (Step::MergeDeltas, 8),
-        (Step::Compact, 8),
-        (Step::ChosenCompaction, 4),
-        (Step::Checkpoint, 4),
-        (Step::LogGc, 5),
-        (Step::Forget, 4),
-        (Step::Restart, 7),
-        (Step::PowerCut, 5),
-    ])
-}
-
-pub(super) fn step_beside_a_job(random: &mut RandomStream) -> Step {
-    random.weighted(&[
-        (Step::Write, 14),
-        (Step::Append, 3),
-        (Step::OtherLeader, 1),
-        (Step::Alter, 3),
-        (Step::Forget, 1),
-    ])
 }
 
 /// Draws rows; many of them have keys that had rows before.

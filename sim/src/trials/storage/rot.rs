@@ -8,7 +8,8 @@ use engine::disk::mem::MemDisk;
 use engine::error::Result;
 use engine::wal::TRUNCATIONS;
 
-use super::{Trial, scans};
+use super::Trial;
+use crate::trials::scans;
 
 /// Scans of a replica of which a file of rows is damaged.
 const SCANS: usize = 12;

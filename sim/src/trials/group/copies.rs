@@ -1,0 +1,149 @@
+//! Tablet copies of a group trial: ordered by a leader, then a few bytes at a time, and ended at any of them.
+
+use engine::error::{Error, Result};
+use engine::ids::Term;
+use engine::raft::ConsensusMeta;
+use engine::replica::consensus_meta_store;
+use engine::replica::copy::{
+    CopyLeader, CopyManifest, CopyPart, CopySink, CopySource, LocalData, RejectedSource,
+};
+use engine::tablet::superblock::Superblock;
+use engine::time::ClockReading;
+
+use super::GroupTrial;
+use super::server::{TABLET, TrialServer, id_of};
+
+/// A copy at its sink.
+pub(super) enum CopyState {
+    /// The leader's order is accepted; nothing has changed.
+    Ordered {
+        source: usize,
+        term: Term,
+    },
+    Fetching {
+        source: usize,
+        life: u64,
+        from: CopySource,
+        sink: Box<CopySink>,
+    },
+}
+
+/// Largest number of bytes in a chunk.
+const CHUNK_BYTES: [usize; 3] = [16, 300, 1 << 14];
+/// Percentage of chunks after which a copy is given up.
+const ABORT_PERCENT: u64 = 2;
+
+impl TrialServer {
+    /// Accepts a leader's order to copy its replica.
+    pub(super) fn order_copy(&mut self, source: usize, term: Term) -> Result<()> {
+        if self.copy.is_some() {
+            return Err(Error::not_ready("the tablet is being copied"));
+        }
+        self.local()?.admit_term(term)?;
+        self.copy = Some(CopyState::Ordered { source, term });
+        Ok(())
+    }
+
+    /// Returns the state of the replica here for a copy.
+    fn copy_source(&mut self, now: ClockReading) -> Result<CopySource> {
+        let closed = || Error::not_ready("the source does not run");
+        let (replica, wal) = self.open.as_mut().ok_or_else(closed)?;
+        let status = replica.status(now);
+        let meta = ConsensusMeta { term: status.term, ..ConsensusMeta::new(TABLET, status.committed_config) };
+        let view = replica.copy_view(meta)?;
+        CopySource::new(view, wal.snapshot()?, status.committed.index)
+    }
+
+    /// Replaces what is here by the beginning of a copy.
+    fn begin_copy(&mut self, source: usize, term: Term, from: &CopySource) -> Result<CopySink> {
+        let local = self.local()?;
+        self.close();
+        let manifest = CopyManifest::decode(&from.read(CopyPart::Manifest, 0, usize::MAX)?.data)?;
+        let leader = Some(CopyLeader { id: id_of(source), term });
+        let rejected = RejectedSource::of(leader, &manifest);
+        let (wal, data) = self.disks();
+        match CopySink::begin(wal, data, &local, leader, manifest) {
+            Ok(sink) => {
+                (self.rejected, self.acknowledged, self.failed) = (None, 0, false);
+                Ok(sink)
+            }
+            Err(error) => {
+                let unknown_vote = consensus_meta_store::is_corrupt(&self.data_disk, TABLET);
+                if unknown_vote {
+                    self.rejected = rejected.or(self.rejected);
+                }
+                // Not a tombstone, which its leader would copy again: it must be evicted and added again.
+                self.failed = unknown_vote || local.has == LocalData::Failed;
+                Err(error)
+            }
+        }
+    }
+}
+
+impl GroupTrial {
+    /// Takes the next step of the copy to a server, if there is one.
+    pub(super) fn step_copy(&mut self, server: usize) -> Result<()> {
+        match self.servers[server].copy.take() {
+            None => Ok(()),
+            Some(CopyState::Ordered { source, term }) => self.open_copy(server, source, term),
+            Some(CopyState::Fetching { source, life, from, sink }) => {
+                self.fetch(server, (source, life), from, sink)
+            }
+        }
+    }
+
+    fn open_copy(&mut self, server: usize, source: usize, term: Term) -> Result<()> {
+        let now = self.reading(source);
+        if !self.reaches(server, source) || self.servers[source].stalled {
+            return Ok(());
+        }
+        self.write_effects(source)?;
+        // A source that has failed, its state, or an unknown vote here ends it.
+        let Ok(from) = self.servers[source].copy_source(now) else { return Ok(()) };
+        let Ok(sink) = self.servers[server].begin_copy(source, term, &from) else { return Ok(()) };
+        let (life, sink) = (self.servers[source].life, Box::new(sink));
+        self.servers[server].copy = Some(CopyState::Fetching { source, life, from, sink });
+        Ok(())
+    }
+
+    fn fetch(
+        &mut self,
+        server: usize,
+        (source, life): (usize, u64),
+        from: CopySource,
+        mut sink: Box<CopySink>,
+    ) -> Result<()> {
+        let lives = self.servers[source].life == life && self.reaches(server, source);
+        if !lives || self.faults && self.random.percent(ABORT_PERCENT) {
+            return self.abort(server, *sink);
+        }
+        let Some(wanted) = sink.wanted() else { return self.finish(server, &sink) };
+        let bytes = self.random.pick(&CHUNK_BYTES);
+        let put =
+            from.read(wanted.part, wanted.offset, bytes).and_then(|chunk| sink.put(wanted.part, &chunk));
+        match put {
+            // A damaged file of the source.
+            Err(_) if self.servers[source].rotten => return self.abort(server, *sink),
+            put => put?,
+        }
+        self.servers[server].copy = Some(CopyState::Fetching { source, life, from, sink });
+        Ok(())
+    }
+
+    fn finish(&mut self, server: usize, sink: &CopySink) -> Result<()> {
+        let now = self.reading(server);
+        sink.finish()?;
+        self.servers[server].rotten = false;
+        self.copied += 1;
+        self.servers[server].open_files(now)?;
+        self.settle(server);
+        Ok(())
+    }
+
+    fn abort(&mut self, server: usize, sink: CopySink) -> Result<()> {
+        sink.abort()?;
+        let own = &mut self.servers[server];
+        own.known_last = Superblock::load(&own.data_disk, TABLET)?.tombstone_last_op;
+        Ok(())
+    }
+}

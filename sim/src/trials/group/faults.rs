@@ -1,0 +1,107 @@
+//! Faults of a group trial.
+
+use engine::disk::Disk;
+use engine::error::Result;
+use engine::raft::RaftEvent;
+use engine::replica::wal_dir;
+use engine::tablet::flush::data_dir;
+use engine::tablet::superblock::{DataState, Superblock};
+
+use super::server::{TABLET, TrialServer, id_of};
+use super::step::Fault;
+use super::{GroupTrial, MEMBERS};
+
+/// Most disk operations before a late power cut.
+const LATE_OPS_MAX: u64 = 12;
+
+impl GroupTrial {
+    pub(super) fn fault(&mut self, fault: Fault, server: usize) -> Result<()> {
+        let other = self.any_server();
+        let is_up = self.servers[server].is_up;
+        match fault {
+            Fault::PowerCut if is_up => self.crash(server, true),
+            Fault::Kill if is_up => self.crash(server, false),
+            Fault::LatePowerCut if is_up => {
+                let ops = self.random.between(1, LATE_OPS_MAX);
+                let own = &self.servers[server];
+                let disk = if self.random.percent(50) { &own.wal_disk } else { &own.data_disk };
+                disk.cut_power_at(ops);
+            }
+            Fault::Restart if !is_up => return self.restart(server),
+            Fault::CutLink => self.links.cut(server, other),
+            Fault::MendLink => self.links.mend(false),
+            Fault::MendLinks => self.links.mend(true),
+            Fault::Stall => self.servers[server].stalled = true,
+            Fault::Unstall => self.servers[server].stalled = false,
+            Fault::Rot if !is_up => self.rot(server),
+            Fault::Elect => self.step(server, RaftEvent::Elect { ignore_live_leader: false }),
+            Fault::StepDown => self.step_down(other),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn step_down(&mut self, to: usize) {
+        let Some(leader) = self.leader() else { return };
+        let (named, abrupt) = (self.random.percent(50), self.random.percent(30));
+        let to = named.then(|| id_of(to));
+        self.step(leader, RaftEvent::StepDown { ticket: 0, to, abrupt });
+    }
+
+    /// Ends a server's process; with a power cut what was not synced is lost, or any pages of it.
+    pub(super) fn crash(&mut self, server: usize, power_cut: bool) {
+        let targets = std::mem::take(&mut self.servers[server].reply_targets);
+        targets.into_values().for_each(|target| self.links.send(target.lost(server)));
+        let scattered = self.random.percent(50);
+        self.servers[server].end(!power_cut, scattered);
+    }
+
+    /// Starts a server's process again.
+    pub(super) fn restart(&mut self, server: usize) -> Result<()> {
+        let now = self.reading(server);
+        let started = self.servers[server].start(now);
+        self.settle(server);
+        started
+    }
+
+    /// Returns true if the group is whole without a server: no other one is damaged, and all other voters are up to date.
+    fn is_dispensable(&self, server: usize) -> bool {
+        let Some(config) = self.ledger.newest_config() else { return false };
+        let last = self.ledger.last();
+        let mut others = self.servers.iter().filter(|other| other.number != server);
+        let sound = |other: &TrialServer| !other.rotten && !other.failed && other.copy.is_none();
+        let current = |other: &TrialServer| other.running().is_some_and(|replica| replica.last_op() >= last);
+        config.voter_count() >= MEMBERS
+            && others.all(|other| sound(other) && (!config.is_voter(id_of(other.number)) || current(other)))
+    }
+
+    /// Damages a file of a server that is down, if the group can do without it.
+    fn rot(&mut self, server: usize) {
+        let stored = Superblock::load(&self.servers[server].data_disk, TABLET);
+        if !self.is_dispensable(server) || !stored.is_ok_and(|meta| meta.data_state == DataState::Ready) {
+            return;
+        }
+        let own = &self.servers[server];
+        let (disk, dir) = match self.random.below(4) {
+            0 => (&own.data_disk, data_dir(TABLET)),
+            1 => (&own.wal_disk, wal_dir(TABLET)),
+            _ => (&own.data_disk, "consensus-meta".to_string()),
+        };
+        let mut files: Vec<String> = disk.list(&dir).unwrap_or_default();
+        files.sort();
+        // The end of a log may be torn.
+        if dir == wal_dir(TABLET) {
+            files.retain(|name| name.ends_with(".wal"));
+            files.pop();
+        }
+        files.retain(|name| !name.ends_with(".tmp"));
+        if files.is_empty() {
+            return;
+        }
+        let name = &files[self.random.below(files.len() as u64) as usize];
+        let path = format!("{dir}/{name}");
+        let bytes = disk.open(&path).and_then(|file| file.len()).unwrap_or(0);
+        let damaged = bytes > 0 && disk.flip_bit(&path, self.random.below(bytes)).is_ok();
+        self.servers[server].rotten |= damaged;
+    }
+}

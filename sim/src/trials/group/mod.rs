@@ -1,0 +1,206 @@
+//! A group trial: replicas of one tablet with their logs, files and clocks, over links of its own.
+//!
+//! ```text
+//!        clients: writes with request ids, again at any server; alterations, also late ones
+//!           │
+//!  server a ◄─── links: reordered, lost, twice, cut ───► server b … e      [`server`]: Replica, Wal, two MemDisks
+//!           │                                                              [`copies`]: a chunk at a time
+//!           ├──► ledger   entries, commits with outcomes, leaders, votes, configurations
+//!           └──► model    rows of committed operations: scans at any replica, at any snapshot it calls complete
+//!
+//!  operator: evicts what a leader reports as lost, adds members, deletes former ones, at any time
+//!  in the end, without faults: three healthy voters, all requests done, equal rows, nothing left elsewhere
+//! ```
+//!
+//! A run's cluster goes through few elections and copies, each of which takes seconds of its time. Here they take
+//! microseconds, and any message, disk operation, copied chunk or order of an operator may come between.
+//!
+//! *Not here:* masters, transports, tasks, hibernation, and the cache of results that a node has besides the engine's.
+
+mod actions;
+mod clients;
+mod copies;
+mod effects;
+mod faults;
+mod ledger;
+mod links;
+mod operator;
+mod quiet;
+mod server;
+mod step;
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use engine::error::Result;
+use engine::raft::RaftConfig;
+use engine::replica::Op;
+use engine::schema::partition::{Partition, PartitionSchema};
+use engine::tablet::superblock::Superblock;
+use engine::time::{ClockReading, Instant, WallTime};
+use sim_plan::RandomStream;
+use sim_plan::tables::ModelTable;
+
+use self::clients::OpenRequest;
+use self::ledger::Ledger;
+use self::links::Links;
+use self::server::{TABLE, TABLET, TrialServer, peer_of};
+use super::rows::TrialRows;
+use super::scans::TrialTable;
+use super::{draw, shape};
+use crate::model::{RowAnswer, RowWrite};
+use crate::oracle::Violation;
+
+/// Name of this oracle.
+const NAME: &str = "group trial";
+
+/// Servers, of which the first ones have a replica in the beginning.
+const SERVERS: usize = 5;
+const MEMBERS: usize = 3;
+/// Steps of a trial, before its quiet end.
+const STEPS: u64 = 2_500;
+/// Largest error of a clock.
+const SKEW_MICROS: u64 = 5_000;
+/// Steps that a violation's story ends with.
+const STORY: usize = 60;
+
+struct GroupTrial {
+    random: RandomStream,
+    now: Duration,
+    /// False in the quiet end.
+    faults: bool,
+    servers: Vec<TrialServer>,
+    links: Links,
+    ledger: Ledger,
+    /// The table, by schema version.
+    tables: Vec<TrialTable>,
+    rows: TrialRows,
+    /// All requests of writes by number; answers to the rows of those that are committed.
+    requests: BTreeMap<i64, Vec<RowWrite>>,
+    answers: BTreeMap<i64, Vec<Vec<RowAnswer>>>,
+    /// Requests without a reply.
+    open: Vec<OpenRequest>,
+    /// The alteration that is not committed yet, with the table after it.
+    alteration: Option<(Op, ModelTable)>,
+    /// All alterations that were ordered.
+    orders: Vec<Op>,
+    /// The first unused number of a column.
+    next_column: u8,
+    /// The oldest snapshot that may be read.
+    mark: u64,
+    /// Complete tablet copies.
+    copied: u64,
+    found: Option<String>,
+    steps: Vec<String>,
+}
+
+/// Runs the trial of a seed; returns what it finds.
+pub(super) fn run(seed: u64) -> Option<Violation> {
+    let mut trial = match GroupTrial::create(seed) {
+        Ok(trial) => trial,
+        Err(error) => return Some(Violation::new(NAME, format!("seed {seed}: {error}"))),
+    };
+    trial.run();
+    let what = trial.found?;
+    let message = format!("seed {seed}, after step {}: {what}", trial.steps.len());
+    let story = trial.steps.split_off(trial.steps.len().saturating_sub(STORY));
+    Some(Violation { oracle: NAME, message, story })
+}
+
+impl GroupTrial {
+    fn create(seed: u64) -> Result<GroupTrial> {
+        let mut random = RandomStream::new(seed, "group trial");
+        let shape = draw::table(&mut random);
+        let config = draw::config(&mut random);
+        let schema = shape::schema_of(&shape)?;
+        // One tablet has all rows.
+        let range_columns = schema.key_columns().iter().map(|column| column.id).collect();
+        let partition = PartitionSchema { range_columns, ..PartitionSchema::default() };
+        let members = RaftConfig::initial((0..MEMBERS).map(peer_of).collect());
+        let mut servers = Vec::new();
+        for number in 0..SERVERS {
+            let skew = random.below(2 * SKEW_MICROS);
+            let mut server = TrialServer::new(number, random.next_u64(), config.clone(), skew);
+            if number < MEMBERS {
+                let (schema, partition) = (schema.clone(), partition.clone());
+                let meta =
+                    Superblock::new(TABLET, TABLE, "trial", schema, 0, partition, Partition::default());
+                server.create(meta, members.clone())?;
+            }
+            servers.push(server);
+        }
+        let mut trial = GroupTrial {
+            random,
+            now: Duration::from_secs(1),
+            faults: true,
+            servers,
+            links: Links::default(),
+            ledger: Ledger::default(),
+            next_column: shape.columns.len() as u8,
+            tables: vec![TrialTable::of(shape)?],
+            rows: TrialRows::default(),
+            requests: BTreeMap::new(),
+            answers: BTreeMap::new(),
+            open: Vec::new(),
+            alteration: None,
+            orders: Vec::new(),
+            mark: 1,
+            copied: 0,
+            found: None,
+            steps: Vec::new(),
+        };
+        for server in 0..MEMBERS {
+            let now = trial.reading(server);
+            trial.servers[server].begin(now);
+            trial.settle(server);
+        }
+        Ok(trial)
+    }
+
+    /// Takes all steps and the quiet end, unless something is wrong before.
+    fn run(&mut self) {
+        for _ in 0..STEPS {
+            self.take_step();
+            if self.found.is_some() {
+                return;
+            }
+        }
+        self.end();
+    }
+
+    /// Returns what a server's clocks show.
+    fn reading(&self, server: usize) -> ClockReading {
+        let micros = self.now.as_micros() as u64 + self.servers[server].skew_micros;
+        let wall = WallTime { micros, error_micros: SKEW_MICROS };
+        ClockReading { mono: Instant(self.now.as_nanos() as u64), wall }
+    }
+
+    /// Returns true if two servers run and reach each other.
+    fn reaches(&self, one: usize, other: usize) -> bool {
+        let up = self.servers[one].is_up && self.servers[other].is_up;
+        up && !self.links.is_cut(one, other) && !self.links.is_cut(other, one)
+    }
+
+    fn any_server(&mut self) -> usize {
+        self.random.below(SERVERS as u64) as usize
+    }
+
+    /// Returns the leader of the newest term, if there is one.
+    fn leader(&self) -> Option<usize> {
+        let running = self.servers.iter().filter_map(|server| Some((server.number, server.running()?)));
+        let leaders = running.filter(|(_, replica)| replica.is_leader());
+        leaders.max_by_key(|(_, replica)| replica.consensus_meta().term).map(|(number, _)| number)
+    }
+
+    fn table(&self) -> &TrialTable {
+        self.tables.last().expect("there is a first version")
+    }
+
+    /// Records what is wrong, unless something was before.
+    fn report(&mut self, what: Option<String>) {
+        self.found = self.found.take().or(what);
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,112 @@
+//! The masters of a group trial: they evict replicas that their leader reports as lost, add servers in their place, and
+//! delete replicas that are no member any more.
+
+use engine::ids::PeerId;
+use engine::raft::{
+    ConfigChange, ConfigChangePart, MemberKind, Peer, PeerHealth, RaftConfig, RaftEvent, RaftStatus,
+};
+
+use super::server::{id_of, peer_of, server_of};
+use super::{GroupTrial, MEMBERS};
+
+/// Percentage of changes for which nothing is wrong.
+const MOVE_PERCENT: u64 = 20;
+/// Percentage of silent members that are evicted.
+const SILENT_PERCENT: u64 = 30;
+
+impl GroupTrial {
+    /// Does what masters do when a leader reports.
+    pub(super) fn operate(&mut self) {
+        let Some(leader) = self.leader() else { return };
+        let now = self.reading(leader);
+        let Some(status) = self.servers[leader].running().map(|replica| replica.status(now)) else { return };
+        self.delete_former(&status.committed_config);
+        if status.pending_config.is_some() {
+            return;
+        }
+        let part = self.repair(&status).or_else(|| self.move_replica(leader, &status));
+        if let Some(part) = part {
+            let cas_opid_index = Some(status.committed_config.kudu_index());
+            let change = ConfigChange { parts: vec![part], cas_opid_index };
+            self.step(leader, RaftEvent::ChangeConfig { ticket: 0, change });
+        }
+    }
+
+    /// Orders the deletion of a replica that is no member.
+    fn delete_former(&mut self, config: &RaftConfig) {
+        let server = self.any_server();
+        if config.peer(id_of(server)).is_some() || !self.servers[server].is_up {
+            return;
+        }
+        let (now, cas) = (self.reading(server), config.kudu_index());
+        self.act(server, |trial| trial.servers[server].delete(now, cas));
+    }
+
+    /// Returns the change that a group needs.
+    fn repair(&mut self, status: &RaftStatus) -> Option<ConfigChangePart> {
+        let config = &status.committed_config;
+        let spare_failed = !self.servers.iter().any(|server| server.rotten || server.failed);
+        let silent = self.faults && spare_failed && self.random.percent(SILENT_PERCENT);
+        let is_lost = |health: PeerHealth| {
+            health == PeerHealth::FailedUnrecoverable || silent && health == PeerHealth::Failed
+        };
+        let lost = status.peers.iter().find(|peer| is_lost(peer.health)).map(|peer| peer.id);
+        match lost {
+            Some(id) if config.peers.len() >= MEMBERS || !config.is_voter(id) => {
+                Some(ConfigChangePart::Remove(id))
+            }
+            _ if config.peers.len() < MEMBERS => self.addition(config),
+            _ if config.voter_count() > MEMBERS => self.removal(status.leader, config),
+            _ => None,
+        }
+    }
+
+    /// Returns a change that nothing asks for: one member more, or a mark.
+    fn move_replica(&mut self, leader: usize, status: &RaftStatus) -> Option<ConfigChangePart> {
+        let config = &status.committed_config;
+        let damaged = self.servers.iter().any(|server| server.rotten || server.failed);
+        if !self.faults || damaged || config.peers.len() > MEMBERS || !self.random.percent(MOVE_PERCENT) {
+            return None;
+        }
+        if self.random.percent(70) {
+            return self.addition(config);
+        }
+        let id = self.removal(Some(id_of(leader)), config)?.peer();
+        // A group of two needs both: none of them may lack what the other's log does not have any more.
+        let all_up_to_date = status.peers.iter().all(|peer| peer.matched >= status.committed.index);
+        let (member, promote, replace) = match self.random.below(3) {
+            0 if !all_up_to_date => return None,
+            0 => (Some(MemberKind::NonVoter), Some(true), None),
+            1 => (None, None, Some(true)),
+            _ => (None, None, Some(false)),
+        };
+        Some(ConfigChangePart::Modify { id, member, promote, replace })
+    }
+
+    fn addition(&mut self, config: &RaftConfig) -> Option<ConfigChangePart> {
+        let others = self.servers.iter().map(|server| server.number);
+        let others: Vec<usize> = others.filter(|number| config.peer(id_of(*number)).is_none()).collect();
+        let server = *others.get(self.random.below(others.len() as u64) as usize)?;
+        let learner = Peer { member: MemberKind::NonVoter, promote: true, ..peer_of(server) };
+        Some(ConfigChangePart::Add(learner))
+    }
+
+    fn removal(&mut self, leader: Option<PeerId>, config: &RaftConfig) -> Option<ConfigChangePart> {
+        let others: Vec<PeerId> =
+            config.peers.iter().map(|peer| peer.id).filter(|id| Some(*id) != leader).collect();
+        let id = others.get(self.random.below(others.len() as u64) as usize)?;
+        Some(ConfigChangePart::Remove(*id))
+    }
+
+    /// Returns true if a group has its members, all of them healthy voters.
+    pub(super) fn is_whole(&self, status: &RaftStatus) -> bool {
+        let config = &status.committed_config;
+        let healthy = |peer: &engine::raft::interface::PeerStatus| {
+            peer.health == PeerHealth::Healthy && self.servers[server_of(peer.id)].running().is_some()
+        };
+        status.pending_config.is_none()
+            && config.peers.len() == MEMBERS
+            && config.voter_count() == MEMBERS
+            && status.peers.iter().all(healthy)
+    }
+}

@@ -1,0 +1,133 @@
+//! The quiet end of a group trial: without faults the group must become whole, and all replicas equal.
+
+use std::time::Duration;
+
+use engine::error::Result;
+
+use super::server::id_of;
+use super::{GroupTrial, MEMBERS};
+use crate::history::HybridStamp;
+use crate::trials::scans;
+
+/// Rounds until which the group is whole again: some seconds.
+const ROUNDS: u64 = 700;
+const ROUND: Duration = Duration::from_millis(10);
+/// Most messages of a round.
+const MESSAGES: u64 = 3_000;
+/// Steps of a copy in a round.
+const COPY_STEPS: u64 = 20;
+
+impl GroupTrial {
+    /// Ends all faults, waits until the group is whole, and compares its replicas.
+    pub(super) fn end(&mut self) {
+        self.faults = false;
+        self.links.mend(true);
+        for server in 0..self.servers.len() {
+            for disk in [&self.servers[server].wal_disk, &self.servers[server].data_disk] {
+                disk.end_faults();
+            }
+            self.servers[server].stalled = false;
+            if !self.servers[server].is_up {
+                self.act(server, |trial| trial.restart(server));
+            }
+        }
+        for _ in 0..ROUNDS {
+            self.round();
+            if self.found.is_some() {
+                return;
+            }
+            if self.is_settled() {
+                return self.compare();
+            }
+        }
+        let what = self.show_group();
+        self.report(Some(format!("the group is not whole again without faults: {what}")));
+    }
+
+    fn round(&mut self) {
+        self.pass(ROUND);
+        for _ in 0..MESSAGES {
+            for server in 0..self.servers.len() {
+                self.act(server, |trial| trial.write_effects(server));
+            }
+            let Some(message) = self.links.next(&mut self.random, false) else { break };
+            let (_, to) = message.ends();
+            self.act(to, |trial| trial.deliver(message));
+        }
+        for server in 0..self.servers.len() {
+            for _ in 0..COPY_STEPS {
+                self.act(server, |trial| trial.step_copy(server));
+            }
+        }
+        self.request();
+        self.alter();
+        self.operate();
+    }
+
+    fn is_settled(&self) -> bool {
+        let Some(leader) = self.leader() else { return false };
+        let last = self.ledger.last();
+        let whole = self.servers[leader].running().is_some_and(|replica| {
+            let status = replica.status(self.reading(leader));
+            let applied = |server: usize| {
+                let member = status.committed_config.peer(id_of(server)).is_some();
+                let running = self.servers[server].running();
+                match running {
+                    Some(replica) if member => replica.last_applied() == last && replica.last_op() == last,
+                    // An order cannot know that its newer configuration will never be committed.
+                    Some(replica) => {
+                        let known = replica.status(self.reading(server)).active_config().kudu_index();
+                        known > status.committed_config.kudu_index()
+                    }
+                    None => !member && self.servers[server].copy.is_none() && !self.servers[server].failed,
+                }
+            };
+            self.is_whole(&status) && (0..self.servers.len()).all(applied)
+        });
+        whole && self.open.is_empty() && self.alteration.is_none()
+    }
+
+    /// Compares what all replicas have with the model.
+    pub(super) fn compare(&mut self) {
+        for server in 0..self.servers.len() {
+            self.act(server, |trial| trial.compare_replica(server));
+        }
+    }
+
+    fn compare_replica(&mut self, server: usize) -> Result<()> {
+        let Some(replica) = self.servers[server].running() else { return Ok(()) };
+        let tablet = replica.tablet().clone();
+        let end = self.ledger_end();
+        let (table, random) = (self.tables.last().expect("there is a first version"), &mut self.random);
+        let call = scans::whole(&table.shape, end, true);
+        let mut wrong = table.check(random, &tablet, &self.rows, &call)?;
+        let (live, counted) = (self.rows.live(HybridStamp::MAX).len() as u64, tablet.stats().live_rows);
+        if live != counted {
+            wrong.get_or_insert(format!("{counted} live rows are counted instead of {live}"));
+        }
+        if *tablet.schema() != table.schema {
+            wrong.get_or_insert(format!("the schema is {:?} instead of {:?}", tablet.schema(), table.schema));
+        }
+        self.report(wrong.map(|what| format!("server {server} in the end: {what}")));
+        Ok(())
+    }
+
+    /// Returns the first timestamp after all committed operations.
+    pub(super) fn ledger_end(&self) -> u64 {
+        let last = self.ledger.last().index;
+        self.ledger.at(last).map_or(1, |entry| entry.timestamp.0 + 1)
+    }
+
+    fn show_group(&self) -> String {
+        let show = |server: &super::TrialServer| {
+            let replica = server.replica().map(|replica| replica.status(self.reading(server.number)));
+            let copying = if server.copy.is_some() { ", copying" } else { "" };
+            let failed = if server.failed { ", failed" } else { "" };
+            let rotten = if server.rotten { ", rotten" } else { "" };
+            format!("{}: {replica:?}{copying}{failed}{rotten}", server.number)
+        };
+        let servers: Vec<String> = self.servers.iter().map(show).collect();
+        let open = self.open.len();
+        format!("{open} requests open of {MEMBERS} members; {}", servers.join("; "))
+    }
+}

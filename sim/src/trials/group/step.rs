@@ -1,0 +1,85 @@
+//! The steps of a group trial.
+
+use sim_plan::RandomStream;
+
+/// A step of a group trial.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    /// A message arrives, or is lost.
+    Deliver,
+    /// A server's disk does what waits for it.
+    Effects,
+    /// Messages arrive and disks write for a while.
+    Turns,
+    /// Time passes.
+    Time,
+    /// A client sends a request, again or for the first time.
+    Request,
+    Alter,
+    Copy,
+    Job,
+    LogGc,
+    Forget,
+    Read,
+    /// A reader wants a newer snapshot.
+    WantSnapshot,
+    /// An operator changes members or deletes a replica that is none.
+    Operate,
+    Fault(Fault),
+}
+
+/// What goes wrong in a group trial.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Fault {
+    PowerCut,
+    /// The power is cut within one of the next disk operations.
+    LatePowerCut,
+    Kill,
+    Restart,
+    CutLink,
+    MendLink,
+    MendLinks,
+    Stall,
+    Unstall,
+    Rot,
+    Elect,
+    StepDown,
+}
+
+pub(super) fn draw(random: &mut RandomStream) -> Step {
+    if random.percent(4) {
+        return Step::Fault(draw_fault(random));
+    }
+    random.weighted(&[
+        (Step::Deliver, 32),
+        (Step::Effects, 20),
+        (Step::Turns, 8),
+        (Step::Time, 9),
+        (Step::Request, 14),
+        (Step::Alter, 1),
+        (Step::Copy, 7),
+        (Step::Job, 3),
+        (Step::LogGc, 1),
+        (Step::Forget, 1),
+        (Step::Read, 3),
+        (Step::WantSnapshot, 1),
+        (Step::Operate, 2),
+    ])
+}
+
+fn draw_fault(random: &mut RandomStream) -> Fault {
+    random.weighted(&[
+        (Fault::PowerCut, 6),
+        (Fault::LatePowerCut, 5),
+        (Fault::Kill, 5),
+        (Fault::Restart, 40),
+        (Fault::CutLink, 12),
+        (Fault::MendLink, 10),
+        (Fault::MendLinks, 6),
+        (Fault::Stall, 4),
+        (Fault::Unstall, 10),
+        (Fault::Rot, 4),
+        (Fault::Elect, 3),
+        (Fault::StepDown, 3),
+    ])
+}

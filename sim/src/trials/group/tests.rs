@@ -1,0 +1,42 @@
+//! Group trials find nothing in a sound engine, reach what they are for, and report acknowledged rows that are missing.
+
+use sim_plan::client_ops::WriteKind;
+
+use super::*;
+use crate::model::draws;
+
+const SEEDS: u64 = 12;
+
+/// Returns a trial of a seed after all its steps.
+fn ended(seed: u64) -> GroupTrial {
+    let mut trial = GroupTrial::create(seed).expect("new replicas");
+    trial.run();
+    trial
+}
+
+#[test]
+fn trials_of_a_sound_engine_find_nothing_and_reach_what_they_are_for() {
+    let (mut elections, mut changes, mut copies, mut alterations, mut requests) = (0, 0, 0, 0, 0);
+    for seed in 0..SEEDS {
+        let trial = ended(seed);
+        assert_eq!(trial.found, None, "seed {seed}");
+        elections += trial.ledger.elections();
+        changes += trial.ledger.changes();
+        copies += trial.copied;
+        alterations += trial.tables.len() - 1;
+        requests += trial.answers.len();
+    }
+    let reached = [elections > 20, changes > 20, copies > 10, alterations > 5, requests > 300];
+    assert_eq!(reached, [true; 5], "{elections} {changes} {copies} {alterations} {requests}");
+}
+
+#[test]
+fn a_write_that_replicas_lack_is_reported() {
+    let mut trial = ended(1);
+    let at = trial.ledger_end();
+    let shape = trial.table().shape.clone();
+    let row = draws::row(&mut trial.random, &shape, WriteKind::Upsert);
+    trial.rows.apply(&shape, &[row], at - 1);
+    trial.compare();
+    assert!(trial.found.is_some());
+}
