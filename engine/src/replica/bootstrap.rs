@@ -157,6 +157,7 @@ impl Replica {
             auto_increment: applier.auto_increment,
             applier,
             timestamp_floor: Timestamp::MIN,
+            truncated_after: None,
             failed: None,
             data,
             job_running: false,

@@ -81,6 +81,8 @@ pub struct Replica {
     auto_increment: i64,
     /// Lower bound of timestamps assigned from here on.
     timestamp_floor: Timestamp,
+    /// Index after which the log was truncated, until an operation beyond it is committed.
+    truncated_after: Option<u64>,
     failed: Option<Error>,
     /// Tracked memory of log entries.
     log_memory: TrackedBytes,

@@ -176,12 +176,13 @@ impl Replica {
     fn truncate(&mut self, after: u64, out: &mut ReplicaEffects) {
         while self.pending.back().is_some_and(|pending| pending.entry.op.index > after) {
             let pending = self.pending.pop_back().expect("the end was checked");
-            self.applier.tablet.mvcc().aborted(pending.entry.timestamp);
+            self.applier.tablet.mvcc().truncated(pending.entry.timestamp);
             let message =
                 format!("operation {}: replaced by another leader's; send it again", pending.entry.op);
             pending.answer(Err(Error::aborted(message)), out);
         }
         self.requests.truncated(after);
+        self.truncated_after = self.truncated_after.max(Some(after));
         let prepared_writes = self.pending.iter().filter_map(|pending| pending.prepared.as_ref());
         self.auto_increment = prepared_writes
             .map(|prepared| prepared.auto_increment)
@@ -208,6 +209,9 @@ impl Replica {
     fn applied(&mut self, mut pending: PendingOp, applied: CommitPayload, out: &mut ReplicaEffects) {
         let (op, timestamp) = (pending.entry.op, pending.entry.timestamp);
         self.applier.tablet.mvcc().applied(timestamp);
+        if self.truncated_after.take_if(|after| op.index > *after).is_some() {
+            self.applier.tablet.mvcc().truncation_is_final();
+        }
         self.applier.advance_to(op, timestamp);
         out.log.push(LogWrite::Append(LogEntry::Commit(CommitEntry { op, payload: applied.encode() })));
         out.progress = true;

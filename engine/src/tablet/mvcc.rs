@@ -14,6 +14,10 @@
 //! snapshot timestamp first. All other replicas use a bound confirmed by a leader: no leader, present or future, begins
 //! an operation at or below it.
 //!
+//! That bound holds for a log which has all that the leader had. A replica whose log was truncated lacks some of it, and
+//! these operations may return with yet another leader, as long as no operation in their place is committed. Until then
+//! snapshots end before the first of them.
+//!
 //! Spec: SafeTime.tla Begin, Apply, Serve.
 
 use std::collections::VecDeque;
@@ -33,6 +37,8 @@ pub struct Mvcc {
 struct State {
     /// Ascending.
     in_flight: VecDeque<Timestamp>,
+    /// The first timestamp of truncated operations that may return.
+    truncated: Option<Timestamp>,
     last_applied: Timestamp,
     source: SafeTimeSource,
     leads: Option<LeadershipState>,
@@ -91,9 +97,17 @@ impl Mvcc {
         state.last_applied = ts;
     }
 
-    /// Removes an operation in flight that will not be applied.
-    pub fn aborted(&self, ts: Timestamp) {
-        self.lock().in_flight.retain(|at| *at != ts);
+    /// Removes an operation in flight that was truncated from the log. It may return with another leader until
+    /// [`Mvcc::truncation_is_final`].
+    pub fn truncated(&self, ts: Timestamp) {
+        let mut state = self.lock();
+        state.in_flight.retain(|at| *at != ts);
+        state.truncated = Some(state.truncated.map_or(ts, |first| first.min(ts)));
+    }
+
+    /// Ends the wait for truncated operations: one in their place is committed.
+    pub fn truncation_is_final(&self) {
+        self.lock().truncated = None;
     }
 
     /// Resets the state after a restart: everything up to `last_applied` is applied, nothing is in flight.
@@ -151,7 +165,7 @@ impl Mvcc {
             SafeTimeSource::Clock => true,
             SafeTimeSource::Until(until) => before <= until.max(state.last_applied).next(),
         };
-        is_safe && state.in_flight.front().is_none_or(|first| *first >= before)
+        is_safe && state.first_incomplete().is_none_or(|first| first >= before)
     }
 
     /// Returns the safe time: everything at or below it is applied, and nothing is added. `now` is a timestamp that the
@@ -162,7 +176,7 @@ impl Mvcc {
             SafeTimeSource::Clock => now,
             SafeTimeSource::Until(until) => until.max(state.last_applied),
         };
-        match state.in_flight.front() {
+        match state.first_incomplete() {
             Some(first) => bound.min(Timestamp(first.0.saturating_sub(1))),
             None => bound,
         }
@@ -183,6 +197,11 @@ impl Mvcc {
 }
 
 impl State {
+    /// Returns the first timestamp of operations that are not applied, but may be.
+    fn first_incomplete(&self) -> Option<Timestamp> {
+        self.in_flight.front().copied().into_iter().chain(self.truncated).min()
+    }
+
     fn newest(&self) -> Timestamp {
         let begun = self.in_flight.back().copied().unwrap_or(self.last_applied);
         match self.source {
@@ -212,9 +231,23 @@ mod tests {
         mvcc.applied(a);
         assert_eq!(mvcc.latest().before, Timestamp(16));
         assert!(mvcc.all_applied_before(Timestamp(20)));
-        mvcc.aborted(b);
-        assert!(mvcc.all_applied_before(Timestamp::MAX));
         assert_eq!(mvcc.last_applied(), a);
+    }
+
+    #[test]
+    fn truncated_operations_may_return_until_one_in_their_place_is_committed() {
+        let mvcc = Mvcc::new(Timestamp(4));
+        mvcc.set_safe_time_source(SafeTimeSource::Until(Timestamp(30)));
+        assert!([10, 20].into_iter().all(|ts| mvcc.begin_at(Timestamp(ts))));
+        mvcc.truncated(Timestamp(20));
+        mvcc.truncated(Timestamp(10));
+        assert!(mvcc.begin_at(Timestamp(31)), "another leader's operation in their place");
+        assert!(mvcc.all_applied_before(Timestamp(10)) && !mvcc.all_applied_before(Timestamp(11)));
+        assert_eq!(mvcc.safe_time(Timestamp(99)), Timestamp(9));
+        mvcc.applied(Timestamp(31));
+        mvcc.truncation_is_final();
+        assert_eq!(mvcc.safe_time(Timestamp(99)), Timestamp(31));
+        assert!(mvcc.all_applied_before(Timestamp(32)));
     }
 
     #[test]
@@ -253,11 +286,11 @@ mod tests {
     }
 
     #[test]
-    fn aborted_operations_leave_the_others_in_flight() {
+    fn truncated_operations_leave_the_others_in_flight() {
         let mvcc = Mvcc::new(Timestamp(1));
         assert!([5, 6, 7, 8].into_iter().all(|ts| mvcc.begin_at(Timestamp(ts))));
-        mvcc.aborted(Timestamp(6));
-        mvcc.aborted(Timestamp(8));
+        mvcc.truncated(Timestamp(6));
+        mvcc.truncated(Timestamp(8));
         assert_eq!((mvcc.earliest_in_flight(), mvcc.newest()), (Some(Timestamp(5)), Timestamp(7)));
         assert_eq!(mvcc.in_flight(), 2);
         mvcc.applied(Timestamp(5));
