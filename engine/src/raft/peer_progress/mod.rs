@@ -145,16 +145,19 @@ impl PeerProgress {
             Some(_) if sent <= self.tried_after => {}
             // Logs that agree at an index agree before it: the search goes halfway down until they agree.
             Some(gced_until) if same <= gced_until => {
-                self.try_later_entry(gced_until, gced_until + (self.base.max(gced_until) - gced_until) / 2)
+                let index = gced_until + (self.base.max(gced_until) - gced_until) / 2;
+                self.try_later_entry(gced_until, index, log)
             }
             _ => self.restart(same.max(self.matched)),
         }
     }
 
-    /// Continues from `index`, which the peer may share; the log here begins after `gced_until`.
-    fn try_later_entry(&mut self, gced_until: u64, index: u64) {
+    /// Continues from `index`, which the peer may share; the log here begins after `gced_until`. The entry at
+    /// `gced_until` itself can be shared if its term is known: those after it are there.
+    fn try_later_entry(&mut self, gced_until: u64, index: u64, log: &RaftLog) {
         self.tried_after = self.newest_sent;
-        if index > gced_until {
+        let last_gced = index == gced_until && self.base != index && log.op_at(index).is_some();
+        if index > gced_until || last_gced {
             self.restart(index);
         } else {
             self.unrecoverable = true;
@@ -234,7 +237,7 @@ impl PeerProgress {
             self.gced_until = Some(from);
             self.restart(self.base);
             let end = self.their_last.index.min(log.last().index);
-            self.try_later_entry(from, log.last_shareable(self.their_last).unwrap_or(end));
+            self.try_later_entry(from, log.last_shareable(self.their_last).unwrap_or(end), log);
         }
     }
 

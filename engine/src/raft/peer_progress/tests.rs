@@ -104,6 +104,22 @@ fn a_peer_behind_the_start_of_the_log_is_probed_halfway_down_until_nothing_is_le
 }
 
 #[test]
+fn the_last_entry_that_gc_deleted_can_be_shared_if_its_term_is_known() {
+    let (log, mut peer) = (log(), peer());
+    peer.accepted(&response(op(1, 19), op(1, 19), 19, false), &log);
+    let rejection = response(op(1, 22), OpId::MIN, 19, true);
+    peer.reset_next_index(u64::MAX, &rejection, &log);
+    assert_eq!(next(&mut peer, &log).1, [20]);
+    peer.on_entries_gced(20, &log);
+    assert_eq!((peer.base, peer.unrecoverable), (20, false), "1.20 is known, 2.21 is in the log");
+    peer.inflight.clear();
+    assert_eq!(next(&mut peer, &log).0.first(), Some(&(op(1, 20), 4)));
+    peer.inflight.clear();
+    peer.reset_next_index(u64::MAX, &rejection, &log);
+    assert!(peer.unrecoverable, "the peer does not have 1.20");
+}
+
+#[test]
 fn a_rejection_of_an_earlier_update_says_nothing_about_a_later_probe() {
     let (log, mut peer) = (log(), peer());
     let rejection = response(op(1, 19), OpId::MIN, 18, true);
