@@ -11,7 +11,7 @@ use crate::command::cargo;
 use crate::steps::Steps;
 
 /// Runs by name.
-const RUNS: [(&str, &[&str]); 11] = [
+const RUNS: [(&str, &[&str]); 12] = [
     ("sim madsim", &["sim", "run", "--seeds", "1..119", "--size", "smoke", "--minutes", "1"]),
     ("sim madsim full", &["sim", "run", "--seeds", "121..151", "--minutes", "1"]),
     (
@@ -26,6 +26,7 @@ const RUNS: [(&str, &[&str]); 11] = [
         "sim keyed",
         &["sim", "run", "--seeds", "1..61", "--size", "smoke", "--minutes", "0.5", "--world", "keyed"],
     ),
+    ("sim trials", &["sim", "trials", "--seeds", "1..301"]),
     ("sim twice", &["sim", "twice", "--seeds", "1..11", "--size", "smoke"]),
     ("sim twice keyed", &["sim", "twice", "--seeds", "1..11", "--size", "smoke", "--world", "keyed"]),
     // Runs on the machine mostly wait: more at a time than there are processors.

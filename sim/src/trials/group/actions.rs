@@ -50,7 +50,7 @@ impl GroupTrial {
     }
 
     /// Handles an error of a server's replica: it fails if a file was damaged.
-    fn failed(&mut self, server: usize, error: &str) {
+    pub(super) fn failed(&mut self, server: usize, error: &str) {
         let own = &mut self.servers[server];
         if own.rotten {
             own.close();
@@ -70,7 +70,7 @@ impl GroupTrial {
             },
             Step::Turns => self.take_turns(),
             Step::Effects if self.servers[server].is_up => self.write_effects(server),
-            Step::Copy if self.servers[server].is_up => self.step_copy(server),
+            Step::Copy => self.step_some_copy(),
             Step::Job if runs => self.job(server),
             Step::LogGc if runs => self.gc(server),
             Step::Read if runs => self.read(server),
@@ -80,6 +80,18 @@ impl GroupTrial {
                 Ok(())
             }
         }
+    }
+
+    /// Takes a step of one of the copies in progress.
+    fn step_some_copy(&mut self) -> Result<()> {
+        let copies = self.servers.iter().filter(|server| server.is_up && server.copy.is_some());
+        let sinks: Vec<usize> = copies.map(|server| server.number).collect();
+        if sinks.is_empty() {
+            return Ok(());
+        }
+        let sink = self.random.pick(&sinks);
+        self.act(sink, |trial| trial.step_copy(sink));
+        Ok(())
     }
 
     /// Lets all disks do what waits for them, and messages arrive in order.
@@ -149,13 +161,14 @@ impl GroupTrial {
             return Ok(());
         }
         let Some(kind) = self.draw_job(server) else { return Ok(()) };
+        self.note(format!("{kind:?}"));
         let life = self.servers[server].life;
         let Some((replica, _)) = &mut self.servers[server].open else { return Ok(()) };
         let Some(mut job) = replica.start_job(kind)? else { return Ok(()) };
         loop {
             match job.step()? {
                 JobStep::More => {}
-                JobStep::SyncLog => self.write_effects(server)?,
+                JobStep::SyncLog => self.sync_log(server)?,
                 JobStep::Turn => {
                     let own = &mut self.servers[server];
                     let Some((replica, _)) = &mut own.open else { return Ok(()) };

@@ -88,8 +88,14 @@ impl GroupTrial {
             Err(error) => {
                 self.open[at].attempts.retain(|other| *other != attempt);
                 use ErrorKind::{Aborted, NotLeader, NotReady, Throttled};
+                let own = &self.servers[server];
+                // What a new or a former leader knows of the schema may be older than the client's.
+                let behind = own.replica().is_some_and(|replica| {
+                    let status = replica.status(self.reading(server));
+                    !replica.tablet().mvcc().is_caught_up() || !status.is_quorum_active
+                });
                 let expected = matches!(error.kind, NotLeader | NotReady | Aborted | Throttled);
-                if !expected && !self.servers[server].rotten && !self.servers[server].lost_power() {
+                if !expected && !behind && !own.rotten && !own.lost_power() {
                     self.report(Some(format!("server {server} rejects a write: {error}")));
                 }
             }
@@ -98,6 +104,7 @@ impl GroupTrial {
 
     fn acknowledged(&mut self, at: usize, result: OpResult) {
         let number = self.open.remove(at).number;
+        self.note(format!("request {number} is answered: {result:?}"));
         let wrong = match result {
             OpResult::Write { errors, .. } => self.wrong_answer(number, &errors),
             other => Some(format!("a write is answered with {other:?}")),
@@ -138,9 +145,11 @@ impl GroupTrial {
         };
         let shape = &self.tables.last().expect("there is a first version").shape;
         let answers = self.rows.apply(shape, rows, entry.timestamp.0);
+        let shown = format!("{} at {}: request {number}, {rows:?}", entry.op, entry.timestamp.0);
         if self.answers.insert(number, answers).is_some() {
             self.report(Some(format!("request {number} takes effect again as {}", entry.op)));
         }
+        self.note(shown);
     }
 
     fn commit_alteration(&mut self, entry: &ReplicateEntry) {

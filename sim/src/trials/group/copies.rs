@@ -101,6 +101,7 @@ impl GroupTrial {
         // A source that has failed, its state, or an unknown vote here ends it.
         let Ok(from) = self.servers[source].copy_source(now) else { return Ok(()) };
         let Ok(sink) = self.servers[server].begin_copy(source, term, &from) else { return Ok(()) };
+        self.note(format!("{server} copies from {source} up to {}", from.last_op()));
         let (life, sink) = (self.servers[source].life, Box::new(sink));
         self.servers[server].copy = Some(CopyState::Fetching { source, life, from, sink });
         Ok(())
@@ -122,8 +123,10 @@ impl GroupTrial {
         let put =
             from.read(wanted.part, wanted.offset, bytes).and_then(|chunk| sink.put(wanted.part, &chunk));
         match put {
-            // A damaged file of the source.
-            Err(_) if self.servers[source].rotten => return self.abort(server, *sink),
+            Err(error) if self.servers[source].rotten => {
+                self.failed(source, &error.to_string());
+                return self.abort(server, *sink);
+            }
             put => put?,
         }
         self.servers[server].copy = Some(CopyState::Fetching { source, life, from, sink });
@@ -135,6 +138,7 @@ impl GroupTrial {
         sink.finish()?;
         self.servers[server].rotten = false;
         self.copied += 1;
+        self.note(format!("the copy to {server} is complete"));
         self.servers[server].open_files(now)?;
         self.settle(server);
         Ok(())

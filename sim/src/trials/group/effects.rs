@@ -227,6 +227,12 @@ impl GroupTrial {
         Ok(())
     }
 
+    /// Makes all of a server's log durable, also outcomes, of which nobody is told.
+    pub(super) fn sync_log(&mut self, server: usize) -> Result<()> {
+        self.write_effects(server)?;
+        self.servers[server].open.as_mut().map_or(Ok(()), |(_, wal)| wal.sync())
+    }
+
     /// Tells a replica that its log is durable up to an operation.
     pub(super) fn persisted(&mut self, server: usize, last: OpId) {
         if last != OpId::MIN {

@@ -3,7 +3,7 @@
 use engine::disk::Disk;
 use engine::error::Result;
 use engine::raft::RaftEvent;
-use engine::replica::wal_dir;
+use engine::replica::{Replica, wal_dir};
 use engine::tablet::flush::data_dir;
 use engine::tablet::superblock::{DataState, Superblock};
 
@@ -29,6 +29,7 @@ impl GroupTrial {
             }
             Fault::Restart if !is_up => return self.restart(server),
             Fault::CutLink => self.links.cut(server, other),
+            Fault::Isolate => self.isolate(),
             Fault::MendLink => self.links.mend(false),
             Fault::MendLinks => self.links.mend(true),
             Fault::Stall => self.servers[server].stalled = true,
@@ -39,6 +40,15 @@ impl GroupTrial {
             _ => {}
         }
         Ok(())
+    }
+
+    /// Cuts the leader's links to all others.
+    fn isolate(&mut self) {
+        let Some(leader) = self.leader() else { return };
+        for other in (0..self.servers.len()).filter(|other| *other != leader) {
+            self.links.cut(leader, other);
+            self.links.cut(other, leader);
+        }
     }
 
     fn step_down(&mut self, to: usize) {
@@ -61,16 +71,25 @@ impl GroupTrial {
         let now = self.reading(server);
         let started = self.servers[server].start(now);
         self.settle(server);
+        let opened = self.servers[server].running().map(|replica| replica.last_op());
+        self.note(format!("{server} starts: {started:?}, {opened:?}"));
         started
     }
 
-    /// Returns true if the group is whole without a server: no other one is damaged, and all other voters are up to date.
+    /// Returns true if the group is whole without a server: no other one is damaged, all other voters are up to date,
+    /// and none knows of a newer configuration.
     fn is_dispensable(&self, server: usize) -> bool {
         let Some(config) = self.ledger.newest_config() else { return false };
         let last = self.ledger.last();
         let mut others = self.servers.iter().filter(|other| other.number != server);
         let sound = |other: &TrialServer| !other.rotten && !other.failed && other.copy.is_none();
-        let current = |other: &TrialServer| other.running().is_some_and(|replica| replica.last_op() >= last);
+        let current = |other: &TrialServer| {
+            let same = |replica: &Replica| {
+                let status = replica.status(self.reading(other.number));
+                replica.last_op() >= last && status.pending_config.is_none()
+            };
+            other.running().is_some_and(same)
+        };
         config.voter_count() >= MEMBERS
             && others.all(|other| sound(other) && (!config.is_voter(id_of(other.number)) || current(other)))
     }
@@ -103,5 +122,6 @@ impl GroupTrial {
         let bytes = disk.open(&path).and_then(|file| file.len()).unwrap_or(0);
         let damaged = bytes > 0 && disk.flip_bit(&path, self.random.below(bytes)).is_ok();
         self.servers[server].rotten |= damaged;
+        self.note(format!("rot of {path}"));
     }
 }

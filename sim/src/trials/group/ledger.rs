@@ -79,16 +79,6 @@ impl Ledger {
         self.served = self.served.max(before);
     }
 
-    /// Returns the number of terms that had a leader.
-    pub(super) fn elections(&self) -> usize {
-        self.leaders.len()
-    }
-
-    /// Returns the number of committed changes of members.
-    pub(super) fn changes(&self) -> usize {
-        self.configs.len()
-    }
-
     pub(super) fn lead(&mut self, server: PeerId, term: Term) -> Option<String> {
         let leader = *self.leaders.entry(term).or_insert(server);
         (leader != server).then(|| format!("OneLeaderPerTerm: {leader} and {server} lead in term {term}"))
@@ -110,6 +100,19 @@ impl Ledger {
         }
         let known = self.configs.get(&index)?;
         (known.peers != config.peers).then(|| format!("{config} differs from the committed {known}"))
+    }
+}
+
+#[cfg(test)]
+impl Ledger {
+    /// Returns the number of terms that had a leader.
+    pub(super) fn elections(&self) -> usize {
+        self.leaders.len()
+    }
+
+    /// Returns the number of committed changes of members.
+    pub(super) fn changes(&self) -> usize {
+        self.configs.len()
     }
 }
 

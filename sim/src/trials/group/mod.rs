@@ -58,11 +58,11 @@ const NAME: &str = "group trial";
 const SERVERS: usize = 5;
 const MEMBERS: usize = 3;
 /// Steps of a trial, before its quiet end.
-const STEPS: u64 = 2_500;
+const STEPS: u64 = 3_000;
 /// Largest error of a clock.
 const SKEW_MICROS: u64 = 5_000;
-/// Steps that a violation's story ends with.
-const STORY: usize = 60;
+/// Lines that a violation's story ends with.
+const STORY: usize = 80;
 
 struct GroupTrial {
     random: RandomStream,
@@ -194,6 +194,11 @@ impl GroupTrial {
 
     fn table(&self) -> &TrialTable {
         self.tables.last().expect("there is a first version")
+    }
+
+    /// Adds what happens in a step to the story.
+    fn note(&mut self, what: impl Into<String>) {
+        self.steps.push(format!("  {}", what.into()));
     }
 
     /// Records what is wrong, unless something was before.

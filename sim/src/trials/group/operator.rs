@@ -10,7 +10,7 @@ use super::server::{id_of, peer_of, server_of};
 use super::{GroupTrial, MEMBERS};
 
 /// Percentage of changes for which nothing is wrong.
-const MOVE_PERCENT: u64 = 20;
+const MOVE_PERCENT: u64 = 35;
 /// Percentage of silent members that are evicted.
 const SILENT_PERCENT: u64 = 30;
 
@@ -73,7 +73,9 @@ impl GroupTrial {
         }
         let id = self.removal(Some(id_of(leader)), config)?.peer();
         // A group of two needs both: none of them may lack what the other's log does not have any more.
-        let all_up_to_date = status.peers.iter().all(|peer| peer.matched >= status.committed.index);
+        let last = status.last.index;
+        let has_all = |id: PeerId| status.peers.iter().any(|peer| peer.id == id && peer.matched >= last);
+        let all_up_to_date = config.voters().all(|peer| peer.id == id_of(leader) || has_all(peer.id));
         let (member, promote, replace) = match self.random.below(3) {
             0 if !all_up_to_date => return None,
             0 => (Some(MemberKind::NonVoter), Some(true), None),

@@ -95,7 +95,9 @@ impl GroupTrial {
     }
 
     fn compare_replica(&mut self, server: usize) -> Result<()> {
-        let Some(replica) = self.servers[server].running() else { return Ok(()) };
+        let last = self.ledger.last();
+        let current = self.servers[server].running().filter(|replica| replica.last_applied() == last);
+        let Some(replica) = current else { return Ok(()) };
         let tablet = replica.tablet().clone();
         let end = self.ledger_end();
         let (table, random) = (self.tables.last().expect("there is a first version"), &mut self.random);

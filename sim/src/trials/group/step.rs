@@ -37,6 +37,8 @@ pub(super) enum Fault {
     Kill,
     Restart,
     CutLink,
+    /// The leader reaches nobody.
+    Isolate,
     MendLink,
     MendLinks,
     Stall,
@@ -47,23 +49,23 @@ pub(super) enum Fault {
 }
 
 pub(super) fn draw(random: &mut RandomStream) -> Step {
-    if random.percent(4) {
+    if random.percent(6) {
         return Step::Fault(draw_fault(random));
     }
     random.weighted(&[
         (Step::Deliver, 32),
         (Step::Effects, 20),
         (Step::Turns, 8),
-        (Step::Time, 9),
+        (Step::Time, 12),
         (Step::Request, 14),
         (Step::Alter, 1),
-        (Step::Copy, 7),
+        (Step::Copy, 8),
         (Step::Job, 3),
         (Step::LogGc, 1),
         (Step::Forget, 1),
         (Step::Read, 3),
         (Step::WantSnapshot, 1),
-        (Step::Operate, 2),
+        (Step::Operate, 4),
     ])
 }
 
@@ -74,8 +76,9 @@ fn draw_fault(random: &mut RandomStream) -> Fault {
         (Fault::Kill, 5),
         (Fault::Restart, 40),
         (Fault::CutLink, 12),
+        (Fault::Isolate, 8),
         (Fault::MendLink, 10),
-        (Fault::MendLinks, 6),
+        (Fault::MendLinks, 12),
         (Fault::Stall, 4),
         (Fault::Unstall, 10),
         (Fault::Rot, 4),
