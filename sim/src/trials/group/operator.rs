@@ -52,6 +52,9 @@ impl GroupTrial {
         };
         let lost = status.peers.iter().find(|peer| is_lost(peer.health)).map(|peer| peer.id);
         match lost {
+            // A change from two voters to one that reaches only the voter which leaves, and not its leader's disk, leaves
+            // a group that elects nobody.
+            Some(_) if self.faults && config.voter_count() < MEMBERS => None,
             Some(id) if config.peers.len() >= MEMBERS || !config.is_voter(id) => {
                 Some(ConfigChangePart::Remove(id))
             }
@@ -77,7 +80,7 @@ impl GroupTrial {
         let has_all = |id: PeerId| status.peers.iter().any(|peer| peer.id == id && peer.matched >= last);
         let all_up_to_date = config.voters().all(|peer| peer.id == id_of(leader) || has_all(peer.id));
         let (member, promote, replace) = match self.random.below(3) {
-            0 if !all_up_to_date => return None,
+            0 if !all_up_to_date || config.voter_count() < MEMBERS => return None,
             0 => (Some(MemberKind::NonVoter), Some(true), None),
             1 => (None, None, Some(true)),
             _ => (None, None, Some(false)),
