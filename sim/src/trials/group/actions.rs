@@ -225,7 +225,11 @@ impl GroupTrial {
         let own = &mut self.servers[server];
         let at = own.clock.now(now.wall);
         let Some(tablet) = own.running().map(|replica| replica.tablet().clone()) else { return Ok(()) };
-        let before = tablet.mvcc().safe_time(at).next();
+        // A reader names any time that the server's clock has passed.
+        let before = match self.random.percent(50) {
+            true => Timestamp(self.random.between(self.mark, at.0)),
+            false => tablet.mvcc().safe_time(at).next(),
+        };
         if before.0 <= self.mark || !tablet.mvcc().all_applied_before(before) {
             return Ok(());
         }

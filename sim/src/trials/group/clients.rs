@@ -104,6 +104,8 @@ impl GroupTrial {
 
     fn acknowledged(&mut self, at: usize, result: OpResult) {
         let number = self.open.remove(at).number;
+        let index = self.committed_at.get(&number).copied().unwrap_or_default();
+        self.acknowledged_until = self.acknowledged_until.max(index);
         self.note(format!("request {number} is answered: {result:?}"));
         let wrong = match result {
             OpResult::Write { errors, .. } => self.wrong_answer(number, &errors),
@@ -149,6 +151,7 @@ impl GroupTrial {
         if self.answers.insert(number, answers).is_some() {
             self.report(Some(format!("request {number} takes effect again as {}", entry.op)));
         }
+        self.committed_at.insert(number, entry.op.index);
         self.note(shown);
     }
 

@@ -102,7 +102,7 @@ impl GroupTrial {
         let Ok(from) = self.servers[source].copy_source(now) else { return Ok(()) };
         let Ok(sink) = self.servers[server].begin_copy(source, term, &from) else { return Ok(()) };
         self.note(format!("{server} copies from {source} up to {}", from.last_op()));
-        let (life, sink) = (self.servers[source].life, Box::new(sink));
+        let (life, from, sink) = (self.servers[source].life, Box::new(from), Box::new(sink));
         self.servers[server].copy = Some(CopyState::Fetching { source, life, from, sink });
         Ok(())
     }
@@ -111,7 +111,7 @@ impl GroupTrial {
         &mut self,
         server: usize,
         (source, life): (usize, u64),
-        from: CopySource,
+        from: Box<CopySource>,
         mut sink: Box<CopySink>,
     ) -> Result<()> {
         let lives = self.servers[source].life == life && self.reaches(server, source);

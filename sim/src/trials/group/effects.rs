@@ -103,6 +103,15 @@ impl GroupTrial {
         let mut wrong = self.ledger.check_config(&status.committed_config, status.committed.index);
         if replica.is_leader() {
             wrong = wrong.or_else(|| self.ledger.lead(id_of(server), status.term));
+            // The next reader expects all that was acknowledged.
+            let (applied, is_newest) =
+                (replica.last_applied().index, self.ledger.newest_term() == status.term);
+            let lacks =
+                is_newest && applied < self.acknowledged_until && replica.tablet().mvcc().is_caught_up();
+            let until = self.acknowledged_until;
+            wrong = wrong.or_else(|| {
+                lacks.then(|| format!("it leads and has applied {applied}, but {until} is acknowledged"))
+            });
         }
         self.report(wrong.map(|what| format!("server {server}: {what}")));
     }

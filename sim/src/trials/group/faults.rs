@@ -19,7 +19,10 @@ impl GroupTrial {
         let other = self.any_server();
         let is_up = self.servers[server].is_up;
         match fault {
-            Fault::PowerCut if is_up => self.crash(server, true),
+            Fault::PowerCut => {
+                let server = self.busy_server(server);
+                self.crash(server, true);
+            }
             Fault::Kill if is_up => self.crash(server, false),
             Fault::LatePowerCut if is_up => {
                 let ops = self.random.between(1, LATE_OPS_MAX);
@@ -35,7 +38,7 @@ impl GroupTrial {
             Fault::Stall => self.servers[server].stalled = true,
             Fault::Unstall => self.servers[server].stalled = false,
             Fault::Rot if !is_up => self.rot(server),
-            Fault::Elect => self.step(server, RaftEvent::Elect { ignore_live_leader: false }),
+            Fault::Elect => self.elect(server, other),
             Fault::StepDown => self.step_down(other),
             _ => {}
         }
@@ -49,6 +52,22 @@ impl GroupTrial {
             self.links.cut(leader, other);
             self.links.cut(other, leader);
         }
+    }
+
+    /// Lets a server stand for election, or two at once.
+    fn elect(&mut self, server: usize, other: usize) {
+        let ignore_live_leader = self.random.percent(50);
+        self.step(server, RaftEvent::Elect { ignore_live_leader });
+        if self.random.percent(60) {
+            self.step(other, RaftEvent::Elect { ignore_live_leader });
+        }
+    }
+
+    /// Returns one of the servers whose disk has something to write, now and then; else this one.
+    fn busy_server(&mut self, server: usize) -> usize {
+        let busy = |own: &&TrialServer| own.is_up && (own.meta.is_some() || !own.unwritten.is_empty());
+        let busy: Vec<usize> = self.servers.iter().filter(busy).map(|own| own.number).collect();
+        if busy.is_empty() || self.random.percent(40) { server } else { self.random.pick(&busy) }
     }
 
     fn step_down(&mut self, to: usize) {

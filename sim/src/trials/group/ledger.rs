@@ -79,6 +79,11 @@ impl Ledger {
         self.served = self.served.max(before);
     }
 
+    /// Returns the newest term that had a leader.
+    pub(super) fn newest_term(&self) -> Term {
+        self.leaders.keys().next_back().copied().unwrap_or_default()
+    }
+
     pub(super) fn lead(&mut self, server: PeerId, term: Term) -> Option<String> {
         let leader = *self.leaders.entry(term).or_insert(server);
         (leader != server).then(|| format!("OneLeaderPerTerm: {leader} and {server} lead in term {term}"))

@@ -78,6 +78,9 @@ struct GroupTrial {
     /// All requests of writes by number; answers to the rows of those that are committed.
     requests: BTreeMap<i64, Vec<RowWrite>>,
     answers: BTreeMap<i64, Vec<Vec<RowAnswer>>>,
+    /// Index of each committed request, and the greatest one of those that were acknowledged.
+    committed_at: BTreeMap<i64, u64>,
+    acknowledged_until: u64,
     /// Requests without a reply.
     open: Vec<OpenRequest>,
     /// The alteration that is not committed yet, with the table after it.
@@ -141,6 +144,8 @@ impl GroupTrial {
             rows: TrialRows::default(),
             requests: BTreeMap::new(),
             answers: BTreeMap::new(),
+            committed_at: BTreeMap::new(),
+            acknowledged_until: 0,
             open: Vec::new(),
             alteration: None,
             orders: Vec::new(),

@@ -26,6 +26,8 @@ impl GroupTrial {
         }
         let part = self.repair(&status).or_else(|| self.move_replica(leader, &status));
         if let Some(part) = part {
+            let matched: Vec<u64> = status.peers.iter().map(|peer| peer.matched).collect();
+            self.note(format!("{leader} leads up to {}, others have {matched:?}: {part:?}", status.last));
             let cas_opid_index = Some(status.committed_config.kudu_index());
             let change = ConfigChange { parts: vec![part], cas_opid_index };
             self.step(leader, RaftEvent::ChangeConfig { ticket: 0, change });
@@ -78,7 +80,9 @@ impl GroupTrial {
         // A group of two needs both: none of them may lack what the other's log does not have any more.
         let last = status.last.index;
         let has_all = |id: PeerId| status.peers.iter().any(|peer| peer.id == id && peer.matched >= last);
-        let all_up_to_date = config.voters().all(|peer| peer.id == id_of(leader) || has_all(peer.id));
+        let written = self.servers[leader].unwritten.is_empty();
+        let all_up_to_date =
+            written && config.voters().all(|peer| peer.id == id_of(leader) || has_all(peer.id));
         let (member, promote, replace) = match self.random.below(3) {
             0 if !all_up_to_date || config.voter_count() < MEMBERS => return None,
             0 => (Some(MemberKind::NonVoter), Some(true), None),

@@ -71,7 +71,7 @@ pub(super) fn draw(random: &mut RandomStream) -> Step {
 
 fn draw_fault(random: &mut RandomStream) -> Fault {
     random.weighted(&[
-        (Fault::PowerCut, 6),
+        (Fault::PowerCut, 8),
         (Fault::LatePowerCut, 5),
         (Fault::Kill, 5),
         (Fault::Restart, 40),
@@ -82,7 +82,7 @@ fn draw_fault(random: &mut RandomStream) -> Fault {
         (Fault::Stall, 4),
         (Fault::Unstall, 10),
         (Fault::Rot, 4),
-        (Fault::Elect, 3),
+        (Fault::Elect, 6),
         (Fault::StepDown, 3),
     ])
 }
