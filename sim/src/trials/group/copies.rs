@@ -23,7 +23,7 @@ pub(super) enum CopyState {
     Fetching {
         source: usize,
         life: u64,
-        from: CopySource,
+        from: Box<CopySource>,
         sink: Box<CopySink>,
     },
 }
