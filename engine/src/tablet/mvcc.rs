@@ -14,9 +14,9 @@
 //! snapshot timestamp first. All other replicas use a bound confirmed by a leader: no leader, present or future, begins
 //! an operation at or below it.
 //!
-//! That bound holds for a log which has all that the leader had. A replica whose log was truncated lacks some of it, and
-//! these operations may return with yet another leader, as long as no operation in their place is committed. Until then
-//! snapshots end before the first of them.
+//! That bound holds for a log which has all that the leader had. A replica whose log was truncated lacks some of it.
+//! These operations may return with yet another leader, as long as no operation in their place is committed. Until
+//! then snapshots end before the first of them.
 //!
 //! Spec: SafeTime.tla Begin, Apply, Serve.
 

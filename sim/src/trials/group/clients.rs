@@ -8,17 +8,10 @@ use engine::schema::row_ops::RowError;
 use engine::wal::ReplicateEntry;
 
 use super::GroupTrial;
+use super::open_request::OpenRequest;
 use crate::model::RowAnswer;
 use crate::trials::scans::TrialTable;
 use crate::trials::{draw, shape};
-
-/// A request without a reply.
-pub(super) struct OpenRequest {
-    number: i64,
-    op: Op,
-    /// Server, its life and the ticket there of each attempt without a reply.
-    attempts: Vec<(usize, u64, u64)>,
-}
 
 /// Most requests at once.
 const OPEN_MAX: usize = 4;

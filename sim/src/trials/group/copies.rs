@@ -11,22 +11,9 @@ use engine::tablet::superblock::Superblock;
 use engine::time::ClockReading;
 
 use super::GroupTrial;
-use super::server::{TABLET, TrialServer, id_of};
-
-/// A copy at its sink.
-pub(super) enum CopyState {
-    /// The leader's order is accepted; nothing has changed.
-    Ordered {
-        source: usize,
-        term: Term,
-    },
-    Fetching {
-        source: usize,
-        life: u64,
-        from: Box<CopySource>,
-        sink: Box<CopySink>,
-    },
-}
+use super::copy_state::CopyState;
+use super::ids::{TABLET, id_of};
+use super::server::TrialServer;
 
 /// Largest number of bytes in a chunk.
 const CHUNK_BYTES: [usize; 3] = [16, 300, 1 << 14];

@@ -8,8 +8,8 @@ use engine::replica::{LogWrite, ReplicaEvent, consensus_meta_store, write_log};
 use engine::wal::LogEntry;
 
 use super::GroupTrial;
+use super::ids::{id_of, server_of};
 use super::links::{Asked, Message, ReplyTarget};
-use super::server::{id_of, server_of};
 
 impl GroupTrial {
     /// Gives an event to a server's replica and takes its effects.
@@ -236,7 +236,7 @@ impl GroupTrial {
         Ok(())
     }
 
-    /// Makes all of a server's log durable, also outcomes, of which nobody is told.
+    /// Makes all of a server's log durable, also outcomes, for which no reply waits.
     pub(super) fn sync_log(&mut self, server: usize) -> Result<()> {
         self.write_effects(server)?;
         self.servers[server].open.as_mut().map_or(Ok(()), |(_, wal)| wal.sync())

@@ -7,7 +7,8 @@ use engine::replica::{Replica, wal_dir};
 use engine::tablet::flush::data_dir;
 use engine::tablet::superblock::{DataState, Superblock};
 
-use super::server::{TABLET, TrialServer, id_of};
+use super::ids::{TABLET, id_of};
+use super::server::TrialServer;
 use super::step::Fault;
 use super::{GroupTrial, MEMBERS};
 
@@ -33,8 +34,8 @@ impl GroupTrial {
             Fault::Restart if !is_up => return self.restart(server),
             Fault::CutLink => self.links.cut(server, other),
             Fault::Isolate => self.isolate(),
-            Fault::MendLink => self.links.mend(false),
-            Fault::MendLinks => self.links.mend(true),
+            Fault::RepairLink => self.links.repair(false),
+            Fault::RepairLinks => self.links.repair(true),
             Fault::Stall => self.servers[server].stalled = true,
             Fault::Unstall => self.servers[server].stalled = false,
             Fault::Rot if !is_up => self.rot(server),

@@ -1,4 +1,4 @@
-//! What a group trial knows of its tablet's log: entries, commits, leaders and votes, none of which may be contradicted.
+//! The ledger of a group trial: its tablet's entries, commits, leaders and votes, which nothing may contradict.
 
 use std::collections::BTreeMap;
 
@@ -19,7 +19,7 @@ pub(super) struct Ledger {
     configs: BTreeMap<u64, RaftConfig>,
     leaders: BTreeMap<Term, PeerId>,
     votes: BTreeMap<(Term, PeerId), PeerId>,
-    /// The first timestamp after all snapshots that were read: no operation below it may follow.
+    /// The first timestamp behind every snapshot that was read: no operation below it may follow.
     served: Timestamp,
 }
 

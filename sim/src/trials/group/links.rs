@@ -8,7 +8,7 @@ use engine::raft::interface::{UpdateRequest, VoteRequest};
 use engine::raft::{Peer, RaftEvent};
 use sim_plan::RandomStream;
 
-use super::server::id_of;
+use super::ids::id_of;
 
 /// A life that no server has: they begin with 1.
 const NO_LIFE: u64 = 0;
@@ -54,7 +54,7 @@ pub(super) struct ReplyTarget {
     pub request: Asked,
 }
 
-/// What a reply is about.
+/// The subject of a reply.
 #[derive(Clone, Copy)]
 pub(super) enum Asked {
     Update { sent: u64 },
@@ -73,7 +73,7 @@ impl Message {
         }
     }
 
-    /// Returns the request again, with an answer to nobody: a sender takes one.
+    /// Returns the request again, whose answer has no receiver: a sender takes one.
     fn repeated(&self) -> Option<Message> {
         let mut again = self.clone();
         match &mut again {
@@ -167,8 +167,8 @@ impl Links {
         self.cuts.insert((from, to));
     }
 
-    /// Mends one link, or all.
-    pub(super) fn mend(&mut self, all: bool) {
+    /// Repairs one link, or all.
+    pub(super) fn repair(&mut self, all: bool) {
         match all {
             true => self.cuts.clear(),
             false => drop(self.cuts.pop_first()),

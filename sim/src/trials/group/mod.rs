@@ -20,10 +20,13 @@
 mod actions;
 mod clients;
 mod copies;
+mod copy_state;
 mod effects;
 mod faults;
+mod ids;
 mod ledger;
 mod links;
+mod open_request;
 mod operator;
 mod quiet;
 mod server;
@@ -41,10 +44,11 @@ use engine::time::{ClockReading, Instant, WallTime};
 use sim_plan::RandomStream;
 use sim_plan::tables::ModelTable;
 
-use self::clients::OpenRequest;
+use self::ids::{TABLE, TABLET, peer_of};
 use self::ledger::Ledger;
 use self::links::Links;
-use self::server::{TABLE, TABLET, TrialServer, peer_of};
+use self::open_request::OpenRequest;
+use self::server::TrialServer;
 use super::rows::TrialRows;
 use super::scans::TrialTable;
 use super::{draw, shape};

@@ -6,7 +6,7 @@ use engine::raft::{
     ConfigChange, ConfigChangePart, MemberKind, Peer, PeerHealth, RaftConfig, RaftEvent, RaftStatus,
 };
 
-use super::server::{id_of, peer_of, server_of};
+use super::ids::{id_of, peer_of, server_of};
 use super::{GroupTrial, MEMBERS};
 
 /// Percentage of changes for which nothing is wrong.
@@ -54,8 +54,8 @@ impl GroupTrial {
         };
         let lost = status.peers.iter().find(|peer| is_lost(peer.health)).map(|peer| peer.id);
         match lost {
-            // A change from two voters to one that reaches only the voter which leaves, and not its leader's disk, leaves
-            // a group that elects nobody.
+            // A change from two voters to one that reaches only the voter which leaves, and not its leader's disk,
+            // leaves a group that can elect no leader.
             Some(_) if self.faults && config.voter_count() < MEMBERS => None,
             Some(id) if config.peers.len() >= MEMBERS || !config.is_voter(id) => {
                 Some(ConfigChangePart::Remove(id))

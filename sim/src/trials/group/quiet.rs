@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use engine::error::Result;
 
-use super::server::id_of;
+use super::ids::id_of;
 use super::{GroupTrial, MEMBERS};
 use crate::history::HybridStamp;
 use crate::trials::scans;
@@ -21,7 +21,7 @@ impl GroupTrial {
     /// Ends all faults, waits until the group is whole, and compares its replicas.
     pub(super) fn end(&mut self) {
         self.faults = false;
-        self.links.mend(true);
+        self.links.repair(true);
         for server in 0..self.servers.len() {
             for disk in [&self.servers[server].wal_disk, &self.servers[server].data_disk] {
                 disk.end_faults();
@@ -114,7 +114,7 @@ impl GroupTrial {
         Ok(())
     }
 
-    /// Returns the first timestamp after all committed operations.
+    /// Returns the first timestamp behind the committed operations.
     pub(super) fn ledger_end(&self) -> u64 {
         let last = self.ledger.last().index;
         self.ledger.at(last).map_or(1, |entry| entry.timestamp.0 + 1)

@@ -8,9 +8,9 @@ use engine::config::TabletConfig;
 use engine::disk::Disk;
 use engine::disk::mem::MemDisk;
 use engine::error::{Error, ErrorKind, Result};
-use engine::ids::{OpId, PeerId, TableId, TabletId, Uuid};
+use engine::ids::OpId;
 use engine::raft::interface::{LogReadRequest, VoteRequest, VoteResponse};
-use engine::raft::{ConsensusMeta, Peer, RaftConfig, RaftEvent, RaftOptions, decide_vote};
+use engine::raft::{ConsensusMeta, RaftConfig, RaftEvent, RaftOptions, decide_vote};
 use engine::replica::copy::{LocalData, LocalReplica, RejectedSource};
 use engine::replica::{
     LogWrite, OpResult, Replica, ReplicaEffects, ReplicaEvent, ReplicaSetup, consensus_meta_store, tombstone,
@@ -19,28 +19,14 @@ use engine::tablet::superblock::{DataState, Superblock};
 use engine::time::{ClockReading, HybridClock, Timestamp};
 use engine::wal::Wal;
 
-use super::copies::CopyState;
+use super::copy_state::CopyState;
+use super::ids::{TABLET, id_of, peer_of};
 use super::links::ReplyTarget;
 
-pub(super) const TABLET: TabletId = Uuid([7; 16]);
-pub(super) const TABLE: TableId = Uuid([9; 16]);
 /// Bytes of the page cache: few, so that pages are read again.
 const CACHE_BYTES: usize = 64 << 10;
-/// How far ahead of a clock a timestamp may be, in microseconds: any.
+/// Microseconds that a timestamp may be ahead of a clock: any.
 const AHEAD_MICROS: u64 = 1 << 40;
-
-/// Returns the id of a server.
-pub(super) fn id_of(server: usize) -> PeerId {
-    Uuid([b'a' + server as u8; 16])
-}
-
-pub(super) fn server_of(id: PeerId) -> usize {
-    usize::from(id.0[0] - b'a')
-}
-
-pub(super) fn peer_of(server: usize) -> Peer {
-    Peer::voter(id_of(server), format!("host{server}"), 7050)
-}
 
 /// A server.
 pub(super) struct TrialServer {

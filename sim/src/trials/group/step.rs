@@ -28,7 +28,7 @@ pub(super) enum Step {
     Fault(Fault),
 }
 
-/// What goes wrong in a group trial.
+/// A fault of a group trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Fault {
     PowerCut,
@@ -37,10 +37,10 @@ pub(super) enum Fault {
     Kill,
     Restart,
     CutLink,
-    /// The leader reaches nobody.
+    /// The leader reaches no other server.
     Isolate,
-    MendLink,
-    MendLinks,
+    RepairLink,
+    RepairLinks,
     Stall,
     Unstall,
     Rot,
@@ -77,8 +77,8 @@ fn draw_fault(random: &mut RandomStream) -> Fault {
         (Fault::Restart, 40),
         (Fault::CutLink, 12),
         (Fault::Isolate, 8),
-        (Fault::MendLink, 10),
-        (Fault::MendLinks, 12),
+        (Fault::RepairLink, 10),
+        (Fault::RepairLinks, 12),
         (Fault::Stall, 4),
         (Fault::Unstall, 10),
         (Fault::Rot, 4),

@@ -7,7 +7,7 @@ use crate::model::draws;
 
 const SEEDS: u64 = 12;
 
-/// Returns a trial of a seed after all its steps.
+/// Returns a trial of a seed at its end.
 fn ended(seed: u64) -> GroupTrial {
     let mut trial = GroupTrial::create(seed).expect("new replicas");
     trial.run();
