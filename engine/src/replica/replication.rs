@@ -182,7 +182,8 @@ impl Replica {
             pending.answer(Err(Error::aborted(message)), out);
         }
         self.requests.truncated(after);
-        self.truncated_after = self.truncated_after.max(Some(after));
+        // What an earlier truncation removed followed what this one removes, or this one removes what took its place.
+        self.truncated_after = Some(after);
         let prepared_writes = self.pending.iter().filter_map(|pending| pending.prepared.as_ref());
         self.auto_increment = prepared_writes
             .map(|prepared| prepared.auto_increment)

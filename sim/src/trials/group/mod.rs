@@ -15,7 +15,7 @@
 //! A run's cluster goes through few elections and copies, each of which takes seconds of its time. Here they take
 //! microseconds, and any message, disk operation, copied chunk or order of an operator may come between.
 //!
-//! *Not here:* masters, transports, tasks, hibernation, and the cache of results that a node has besides the engine's.
+//! *Not here:* masters, transports, tasks and hibernation.
 
 mod actions;
 mod clients;

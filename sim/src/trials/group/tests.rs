@@ -30,15 +30,6 @@ fn trials_of_a_sound_engine_find_nothing_and_reach_what_they_are_for() {
     assert_eq!(reached, [true; 5], "{elections} {changes} {copies} {alterations} {requests}");
 }
 
-/// 11248: a former leader served snapshots without operations that were truncated from its log and returned. 11940: a
-/// follower was given up although the leader knew the term of the entry before its own log.
-#[test]
-fn seeds_that_found_mistakes_of_the_engine_find_nothing_now() {
-    for seed in [11_248, 11_940] {
-        assert_eq!(run(seed), None);
-    }
-}
-
 #[test]
 fn a_write_that_replicas_lack_is_reported() {
     let mut trial = ended(1);
