@@ -1,7 +1,7 @@
 //! Replicas of one tablet together: transcripts of their actions (`tests/group/*.txt`), and randomized runs in which
 //! every acknowledged operation must take effect exactly once and snapshots must agree.
 //!
-//! Servers are `a`, `b`, `c`. `write on=a [request=N]` is one operation, proposed by client request N; its lines are
+//! Servers are `a`, `b`, `c`; `servers count=5` begins again with five. `write on=a [request=N]` is one operation, proposed by client request N; its lines are
 //! rows. After each command messages are delivered and disks written until nothing is left to do, unless `hold` is
 //! given. Replies are shown in the order of their arrival.
 
@@ -69,6 +69,10 @@ fn run(cluster: &mut Cluster, case: &datadriven::TestCase) -> Result<String> {
         "alter" => {
             let op = add_column(cluster.replica(on).tablet(), &case.input);
             cluster.propose(on, op, None);
+        }
+        "servers" => {
+            let count = word("count").unwrap().parse().unwrap();
+            *cluster = Cluster::new(count, plain_schema(), TabletConfig::tiny())?;
         }
         "cut" => drop(cluster.cut.insert(on)),
         "heal" => drop(cluster.cut.remove(&on)),
