@@ -460,7 +460,7 @@ fn page_cache(config: &TabletManagerConfig, memory: &Arc<MemTracker>) -> Arc<Pag
 }
 
 /// Returns the entry of a tablet that could not be recovered.
-fn failed_entry(id: TabletId, dir: &Arc<Directory>, error: Error) -> TabletEntry {
+pub(super) fn failed_entry(id: TabletId, dir: &Arc<Directory>, error: Error) -> TabletEntry {
     tracing::error!(tablet = %id, dir = dir.path, %error, "unreadable superblock");
     let meta = Superblock::load(&*dir.disk, id).unwrap_or_else(|_| Superblock::unreadable(id));
     TabletEntry::failed(meta, dir.clone(), error)

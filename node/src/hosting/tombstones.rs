@@ -25,7 +25,7 @@ use engine::tablet::superblock::Superblock;
 
 use super::replica::ReplicaHandle;
 use super::tablet_entry::{EntryState, TabletEntry};
-use super::tablet_manager::TabletManager;
+use super::tablet_manager::{TabletManager, failed_entry};
 use crate::dirs::Directory;
 use nyala_common::env::Env;
 use nyala_common::wire::errors::{TabletError, TabletErrorCode};
@@ -119,6 +119,12 @@ impl TabletManager {
         }
         let term = match self.remove(entry, tombstone, last_op).await {
             Ok(term) => term,
+            // What is left of a copy that failed before it stored anything.
+            Err(error) if failed_before && error.kind == ErrorKind::NotFound => {
+                entry.set_state(EntryState::Stopped);
+                self.forget(entry.id);
+                return Ok(());
+            }
             Err(error) => {
                 entry.set_state(EntryState::Failed(error.clone()));
                 if !failed_before {
@@ -428,7 +434,7 @@ impl TabletManager {
 
     /// Opens the copied replica.
     pub async fn open_copied(&self, slot: CopySlot) {
-        let CopySlot { local, data_dir, entry, .. } = slot;
+        let CopySlot { local, data_dir, .. } = slot;
         let disk = &*data_dir.disk;
         match self.env().run(|| Superblock::load(disk, local.tablet)).await {
             Ok(meta) => {
@@ -437,8 +443,11 @@ impl TabletManager {
                 self.open(&opened).await;
             }
             Err(error) => {
-                entry.set_state(EntryState::Failed(error));
-                self.env().run(|| self.note_not_opened(&entry)).await;
+                // Not the entry from before the copy, which remembers the end of the log that was replaced.
+                let failed = || Arc::new(failed_entry(local.tablet, &data_dir, error));
+                let failed = self.env().run(failed).await;
+                self.put(failed.clone());
+                self.env().run(|| self.note_not_opened(&failed)).await;
                 self.mark_changed(local.tablet);
             }
         }
