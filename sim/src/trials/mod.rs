@@ -1,20 +1,22 @@
-//! Trials at the end of a run: the engine alone, without network and time, compared with a model after each step.
+//! Trials at the end of a run: parts of the system alone, where each step is judged and nothing else happens.
 //!
 //! ```text
 //! seed ──┬─► [`storage`]  one replica with a made-up leader: jobs, crashes and rot against any scan at any snapshot
-//!        └─► [`group`]    replicas of one tablet with elections, copies, deletions and changes of members
-//!                 both: tables of `draw`, operations of `shape`, the model's rows in `rows`, scans of `scans`
+//!        ├─► [`group`]    replicas of one tablet with elections, copies, deletions and changes of members
+//!        │        both: tables of `draw`, operations of `shape`, the model's rows in `rows`, scans of `scans`
+//!        └─► [`hosting`]  whole tablet servers with one tablet: orders to delete and to copy, disks that fail in them
 //! ```
 //!
-//! The tables of a run have few rows, and its faults strike where clients and timers leave them a chance. A trial has
-//! no network and no time: a hundred operations and as many maintenance steps take milliseconds. So it reaches what
-//! needs a certain order of writes, jobs, messages and crashes, any projection at any snapshot, and values next to each
-//! other.
+//! The tables of a run have few rows, and its faults strike where clients and timers leave them a chance. The trials of
+//! the engine have no network and no time: a hundred operations and as many maintenance steps take milliseconds. So they
+//! reach what needs a certain order of writes, jobs, messages and crashes, any projection at any snapshot, and values
+//! next to each other.
 //!
-//! *Not here:* all of `node`, which the runs are for.
+//! *Not here:* masters and clients, which the runs are for.
 
 mod draw;
 mod group;
+mod hosting;
 mod rows;
 mod scans;
 mod shape;
@@ -24,5 +26,6 @@ use crate::oracle::Violation;
 
 /// Runs the trials of a seed; returns what they find.
 pub fn run(seed: u64) -> Vec<Violation> {
-    storage::run(seed).into_iter().chain(group::run(seed)).collect()
+    let of_engine = storage::run(seed).into_iter().chain(group::run(seed));
+    of_engine.chain(hosting::run(seed)).collect()
 }

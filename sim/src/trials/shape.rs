@@ -12,6 +12,7 @@ use engine::schema::partition::PartitionSchema;
 use engine::schema::row_ops::ClientColumn;
 use engine::schema::{ColumnSchema, Schema};
 use nyala_common::wire::{partition, schema as wire_schema};
+use nyala_proto::kudu::RowOperationsPb;
 use sim_plan::tables::{ColumnSpec, ModelTable, Value};
 
 use crate::model::RowWrite;
@@ -35,8 +36,8 @@ pub(super) fn partition_of(table: &ModelTable, of: &Schema) -> Result<PartitionS
     partition::schema_from_pb(&request.partition_schema.unwrap_or_default(), of)
 }
 
-/// Returns a write of rows.
-pub(super) fn write_op(table: &ModelTable, of: &Schema, rows: &[RowWrite]) -> Op {
+/// Returns rows as operations of a request.
+pub(super) fn encoded(table: &ModelTable, rows: &[RowWrite]) -> RowOperationsPb {
     let slots: Vec<Slot> = table.columns.iter().map(schema::slot).collect();
     let mut encoder = RowEncoder::default();
     for row in rows {
@@ -44,7 +45,12 @@ pub(super) fn write_op(table: &ModelTable, of: &Schema, rows: &[RowWrite]) -> Op
             table.columns.iter().map(|column| row.cells.get(&column.number).cloned()).collect();
         encoder.push(op_number(row.kind), &slots, &cells);
     }
-    let encoded = encoder.finish();
+    encoder.finish()
+}
+
+/// Returns a write of rows.
+pub(super) fn write_op(table: &ModelTable, of: &Schema, rows: &[RowWrite]) -> Op {
+    let encoded = encoded(table, rows);
     let column = |own: &ColumnSchema| ClientColumn { id: own.id, ty: own.ty, nullable: own.nullable };
     Op::Write(WriteOp {
         columns: Arc::from(of.columns().iter().map(column).collect::<Vec<_>>()),

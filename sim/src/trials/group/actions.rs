@@ -95,7 +95,7 @@ impl GroupTrial {
     }
 
     /// Lets all disks do what waits for them, and messages arrive in order.
-    fn take_turns(&mut self) -> Result<()> {
+    pub(super) fn take_turns(&mut self) -> Result<()> {
         for _ in 0..TURNS {
             for server in 0..self.servers.len() {
                 self.act(server, |trial| trial.write_effects(server));
@@ -160,7 +160,11 @@ impl GroupTrial {
         if self.servers[server].stalled {
             return Ok(());
         }
-        let Some(kind) = self.draw_job(server) else { return Ok(()) };
+        self.draw_job(server).map_or(Ok(()), |kind| self.run_job(server, kind))
+    }
+
+    /// Runs a job to its end, unless the replica ends before.
+    pub(super) fn run_job(&mut self, server: usize, kind: JobKind) -> Result<()> {
         self.note(format!("{kind:?}"));
         let life = self.servers[server].life;
         let Some((replica, _)) = &mut self.servers[server].open else { return Ok(()) };

@@ -3,7 +3,7 @@
 use engine::disk::Disk;
 use engine::error::Result;
 use engine::raft::RaftEvent;
-use engine::replica::{Replica, wal_dir};
+use engine::replica::{JobKind, Replica, wal_dir};
 use engine::tablet::flush::data_dir;
 use engine::tablet::superblock::{DataState, Superblock};
 
@@ -12,6 +12,8 @@ use super::server::TrialServer;
 use super::step::Fault;
 use super::{GroupTrial, MEMBERS};
 
+/// Requests that a follower misses until the log of its leader begins after them.
+const MISSED_REQUESTS: u64 = 12;
 /// Most disk operations before a late power cut.
 const LATE_OPS_MAX: u64 = 12;
 
@@ -34,6 +36,7 @@ impl GroupTrial {
             Fault::Restart if !is_up => return self.restart(server),
             Fault::CutLink => self.links.cut(server, other),
             Fault::Isolate => self.isolate(),
+            Fault::Outrun => return self.outrun(server),
             Fault::RepairLink => self.links.repair(false),
             Fault::RepairLinks => self.links.repair(true),
             Fault::Stall => self.servers[server].stalled = true,
@@ -52,6 +55,29 @@ impl GroupTrial {
         for other in (0..self.servers.len()).filter(|other| *other != leader) {
             self.links.cut(leader, other);
             self.links.cut(other, leader);
+        }
+    }
+
+    /// Cuts off a follower until its leader's log does not have what it lacks.
+    fn outrun(&mut self, server: usize) -> Result<()> {
+        let Some(leader) = self.leader().filter(|leader| *leader != server) else { return Ok(()) };
+        if self.servers.iter().any(|own| own.rotten || own.failed || own.stalled) {
+            return Ok(());
+        }
+        for other in (0..self.servers.len()).filter(|other| *other != server) {
+            self.links.cut(server, other);
+            self.links.cut(other, server);
+        }
+        for _ in 0..MISSED_REQUESTS {
+            self.request();
+            self.take_turns()?;
+        }
+        if self.servers[leader].running().is_some() {
+            self.run_job(leader, JobKind::FlushRows)?;
+        }
+        match &mut self.servers[leader].open {
+            Some((replica, wal)) => wal.gc(replica.log_keep_from()).map(drop),
+            None => Ok(()),
         }
     }
 

@@ -39,6 +39,8 @@ pub(super) enum Fault {
     CutLink,
     /// The leader reaches no other server.
     Isolate,
+    /// A follower is cut off until the leader's log does not have what it lacks.
+    Outrun,
     RepairLink,
     RepairLinks,
     Stall,
@@ -77,6 +79,7 @@ fn draw_fault(random: &mut RandomStream) -> Fault {
         (Fault::Restart, 40),
         (Fault::CutLink, 12),
         (Fault::Isolate, 8),
+        (Fault::Outrun, 4),
         (Fault::RepairLink, 10),
         (Fault::RepairLinks, 12),
         (Fault::Stall, 4),

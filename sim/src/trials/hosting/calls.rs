@@ -1,0 +1,160 @@
+//! The operator's calls to servers, and what servers tell of their replicas.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use engine::raft::{RaftStatus, Role};
+use engine::sync::Mutex;
+use node::hosting::replica::ReplicaHandle;
+use node::hosting::tablet_entry::EntryState;
+use nyala_common::rpc::client::CallOptions;
+use nyala_common::wire::schema::{id_bytes, schema_to_pb};
+use nyala_proto::kudu::consensus::raft_peer_pb::MemberType;
+use nyala_proto::kudu::consensus::{RaftConfigPb, RaftPeerPb};
+use nyala_proto::kudu::tserver::{
+    CreateTabletRequestPb, CreateTabletResponsePb, WriteRequestPb, WriteResponsePb,
+};
+use nyala_proto::kudu::{HostPortPb, PartitionPb, PartitionSchemaPb};
+use prost::Message;
+
+use super::{HostingTrial, MEMBERS, SERVERS, TABLE, TABLET, host};
+use crate::trials::{draw, shape};
+use crate::wire::client::{CallFailure, PlainClient, TSERVER, text_of};
+use crate::wire::schema;
+use crate::workload::TSERVER_PORT;
+use crate::world::{HostProgram, World};
+
+pub(super) const ADMIN: &str = "kudu.tserver.TabletServerAdminService";
+pub(super) const CONSENSUS: &str = "kudu.consensus.ConsensusService";
+/// Machine of the operator.
+const OPERATOR: &str = "operator";
+/// Timeout of a call.
+const CALL: Duration = Duration::from_secs(2);
+/// Most rows of a write.
+const ROWS: u64 = 8;
+
+impl HostingTrial {
+    /// Makes one call to a server.
+    pub(super) fn call<Q, R>(
+        &mut self,
+        server: usize,
+        (service, method): (&'static str, &'static str),
+        request: Q,
+    ) -> Result<R, CallFailure>
+    where
+        Q: Message + Clone + 'static,
+        R: Message + Default + 'static,
+    {
+        let reply: Arc<Mutex<Option<Result<R, CallFailure>>>> = Arc::default();
+        let (into, address) = (reply.clone(), address(server));
+        let program: HostProgram = Arc::new(move |env| {
+            let (into, request, address) = (into.clone(), request.clone(), address.clone());
+            Box::pin(async move {
+                let mut client = PlainClient::new(env, Vec::new(), 0, CALL);
+                let options = CallOptions::default();
+                let called = client.call(&address, service, method, &request, options).await;
+                *into.lock() = Some(called.map(|reply| reply.message));
+                Ok(())
+            })
+        });
+        // Ends the program of the last call.
+        self.world.kill(OPERATOR);
+        self.world.client(OPERATOR, program);
+        let until = self.world.now() + CALL * 2;
+        self.run_until(until);
+        let reply = reply.lock().take();
+        reply.unwrap_or_else(|| Err(CallFailure::Unknown("no reply".to_string())))
+    }
+
+    pub(super) fn create_tablet(&mut self) {
+        let members = RaftConfigPb {
+            opid_index: Some(-1),
+            peers: (0..MEMBERS).map(|server| self.peer(server, MemberType::Voter)).collect(),
+            ..Default::default()
+        };
+        for server in 0..MEMBERS {
+            let request = CreateTabletRequestPb {
+                dest_uuid: Some(id_bytes(&self.ids[server])),
+                table_id: id_bytes(&TABLE),
+                tablet_id: tablet_id(),
+                partition: Some(PartitionPb::default()),
+                table_name: "trial".to_string(),
+                schema: schema_to_pb(&self.schema),
+                partition_schema: Some(PartitionSchemaPb::default()),
+                config: members.clone(),
+                ..Default::default()
+            };
+            // The first ones may have had it copied there before this arrives.
+            let created: Result<CreateTabletResponsePb, _> =
+                self.call(server, (ADMIN, "CreateTablet"), request);
+            let refused = created.map(|reply| reply.error.map(|error| text_of(&error.status)));
+            self.note(format!("creation at {server}: {refused:?}"));
+        }
+    }
+
+    /// Writes some rows; their answers matter to no one.
+    pub(super) fn write(&mut self) {
+        let Some(leader) = self.leader() else { return };
+        let count = self.random.between(1, ROWS);
+        let rows = draw::rows(&mut self.random, &self.table, &self.rows, count);
+        let request = WriteRequestPb {
+            tablet_id: tablet_id(),
+            schema: Some(schema::columns(&self.table.columns, self.table.key_columns().len())),
+            row_operations: Some(shape::encoded(&self.table, &rows)),
+            ..Default::default()
+        };
+        let written: Result<WriteResponsePb, _> = self.call(leader, (TSERVER, "Write"), request);
+        let refused = written.map(|reply| reply.error.map(|error| text_of(&error.status)));
+        self.note(format!("{count} rows at {leader}: {refused:?}"));
+    }
+
+    /// Returns a server as a member.
+    pub(super) fn peer(&self, server: usize, member: MemberType) -> RaftPeerPb {
+        RaftPeerPb {
+            permanent_uuid: Some(id_bytes(&self.ids[server])),
+            member_type: Some(member as i32),
+            last_known_addr: Some(host_port(server)),
+            ..Default::default()
+        }
+    }
+
+    /// Returns the state of the tablet at a server; `None` if it runs without one, or not at all.
+    pub(super) fn state(&self, server: usize) -> Option<EntryState> {
+        let servers = self.observer.running().all();
+        let (_, running) = servers.into_iter().find(|(of, _)| *of == host(server) && self.up[server])?;
+        running.tablets.get(TABLET).map(|entry| entry.state())
+    }
+
+    /// Returns a server's replica, if it runs and has not failed.
+    pub(super) fn replica(&self, server: usize) -> Option<ReplicaHandle> {
+        match self.state(server)? {
+            EntryState::Running(replica) if !replica.is_stopped() => Some(replica),
+            _ => None,
+        }
+    }
+
+    pub(super) fn status(&self, server: usize) -> Option<Arc<RaftStatus>> {
+        self.replica(server).map(|replica| replica.status())
+    }
+
+    /// Returns the leader of the newest term, if there is one.
+    pub(super) fn leader(&self) -> Option<usize> {
+        let statuses = (0..SERVERS).filter_map(|server| Some((server, self.status(server)?)));
+        let leaders = statuses.filter(|(_, status)| status.role == Role::Leader);
+        leaders.max_by_key(|(_, status)| status.term).map(|(server, _)| server)
+    }
+}
+
+pub(super) fn host_port(server: usize) -> HostPortPb {
+    HostPortPb { host: host(server).name(), port: u32::from(TSERVER_PORT) }
+}
+
+fn address(server: usize) -> String {
+    format!("{}:{TSERVER_PORT}", host(server))
+}
+
+/// Returns the tablet's id in a request.
+pub(super) fn tablet_id() -> Bytes {
+    id_bytes(&TABLET)
+}

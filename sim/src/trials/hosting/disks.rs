@@ -1,0 +1,120 @@
+//! Faults of a hosting trial: processes, power, links and disks.
+
+use std::time::Duration;
+
+use engine::disk::Disk;
+use engine::replica::wal_dir;
+use engine::tablet::flush::data_dir;
+use node::hosting::tablet_entry::EntryState;
+
+use super::{HostingTrial, MEMBERS, SERVERS, TABLET, host};
+use crate::cluster::{DATA_DIR, WAL_DIR};
+use crate::net::rules::LinkEffect;
+use crate::trigger::EIO;
+use crate::world::{LinkRule, World};
+
+/// Farthest disk operation that fails, and most operations in a row that do.
+const OPS_AHEAD: u64 = 14;
+const OPS_IN_A_ROW: u64 = 4;
+/// Most time of a copy before its source dies, in microseconds.
+const COPY_MICROS: u64 = 40_000;
+/// Time until a server that is started serves its tablets.
+const START: Duration = Duration::from_millis(500);
+
+impl HostingTrial {
+    pub(super) fn world_time(&self) -> Duration {
+        self.world.now()
+    }
+
+    pub(super) fn kill(&mut self, server: usize) {
+        if std::mem::replace(&mut self.up[server], false) {
+            self.world.kill(&host(server).name());
+        }
+    }
+
+    pub(super) fn cut_power(&mut self, server: usize) {
+        if std::mem::replace(&mut self.up[server], false) {
+            self.world.cut_power(&host(server).name());
+        }
+    }
+
+    /// Starts a server that is down.
+    pub(super) fn restart(&mut self, server: usize) {
+        if !std::mem::replace(&mut self.up[server], true) {
+            self.world.restart(&host(server).name());
+            self.pass(START);
+        }
+    }
+
+    /// Lets some of the next operations of one of a server's disks fail.
+    pub(super) fn fail_disk(&mut self, server: usize) {
+        let dir = if self.random.percent(30) { WAL_DIR } else { DATA_DIR };
+        let (first, count) = (self.random.between(1, OPS_AHEAD), self.random.between(1, OPS_IN_A_ROW));
+        let disk = self.world.machine(&host(server).name()).disk(dir);
+        (first..first + count).for_each(|op| disk.fail_op(op, EIO));
+        self.note(format!("{count} operations of {dir} at {server} fail from the {first}. on"));
+    }
+
+    /// Ends the source of a copy in progress; disk operations of its end may fail.
+    pub(super) fn break_copy(&mut self) {
+        let copying = (0..SERVERS).find(|at| matches!(self.state(*at), Some(EntryState::Copying)));
+        let Some(sink) = copying else { return self.add() };
+        let micros = self.random.below(COPY_MICROS);
+        self.pass(Duration::from_micros(micros));
+        if self.random.percent(70) {
+            self.fail_disk(sink);
+        }
+        if let Some(leader) = self.leader().filter(|leader| *leader != sink && self.random.percent(50)) {
+            self.kill(leader);
+        }
+    }
+
+    /// Cuts all links of a server.
+    pub(super) fn isolate(&mut self, server: usize) {
+        let name = Some(host(server).name());
+        let to = LinkRule { from: None, to: name.clone(), effect: LinkEffect::Block };
+        let from = LinkRule { from: name, to: None, effect: LinkEffect::Block };
+        for rule in [to, from] {
+            let id = self.world.add_rule(rule);
+            self.rules.push(id);
+        }
+    }
+
+    pub(super) fn repair_links(&mut self) {
+        for rule in std::mem::take(&mut self.rules) {
+            self.world.remove_rule(rule);
+        }
+    }
+
+    /// Damages a file of a replica, if the group can do without it, and restarts its server.
+    pub(super) fn rot(&mut self, server: usize) {
+        let Some((leader, status)) = self.leader_at_rest() else { return };
+        let whole = status.committed_config.voter_count() == MEMBERS
+            && status.peers.iter().all(|peer| self.is_sound(peer) && peer.matched == status.last.index);
+        if leader == server || !whole || self.rotten.contains(&true) || self.replica(server).is_none() {
+            return;
+        }
+        self.kill(server);
+        let machine = self.world.machine(&host(server).name());
+        let (disk, dir) = match self.random.below(3) {
+            0 => (machine.disk(WAL_DIR), wal_dir(TABLET)),
+            1 => (machine.disk(DATA_DIR), data_dir(TABLET)),
+            _ => (machine.disk(DATA_DIR), "tablet-meta".to_string()),
+        };
+        let mut files = disk.list(&dir).unwrap_or_default();
+        files.sort();
+        files.retain(|name| !name.ends_with(".tmp"));
+        if dir == wal_dir(TABLET) {
+            // The end of a log may be torn.
+            files.retain(|name| name.ends_with(".wal"));
+            files.pop();
+        }
+        if !files.is_empty() {
+            let path = format!("{dir}/{}", files[self.random.below(files.len() as u64) as usize]);
+            let bytes = disk.open(&path).and_then(|file| file.len()).unwrap_or(0);
+            self.rotten[server] = bytes > 0 && disk.flip_bit(&path, self.random.below(bytes)).is_ok();
+            self.note(format!("rot of {path}"));
+        }
+        self.restart(server);
+    }
+}

@@ -1,0 +1,137 @@
+//! The masters' part of a hosting trial: members leave and join, and replicas of former members are deleted.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::raft::interface::PeerStatus;
+use engine::raft::{PeerHealth, RaftStatus};
+use node::hosting::tablet_entry::EntryState;
+use nyala_common::wire::schema::id_bytes;
+use nyala_proto::kudu::consensus::raft_peer_pb::MemberType;
+use nyala_proto::kudu::consensus::{
+    ChangeConfigRequestPb, ChangeConfigResponsePb, ChangeConfigType, RaftPeerAttrsPb, RaftPeerPb,
+};
+use nyala_proto::kudu::tablet::TabletDataState;
+
+use super::calls::{CONSENSUS, tablet_id};
+use super::orders::LateOrder;
+use super::{HostingTrial, MEMBERS, SERVERS};
+use crate::wire::client::text_of;
+
+/// Percentage of evictions whose order to delete comes late.
+const LATE_PERCENT: u64 = 60;
+/// Percentage of additions that overtake the order to delete the server's former replica, and by how much at most.
+const OVERTAKEN_PERCENT: u64 = 60;
+const OVERTAKEN_MILLIS: u64 = 250;
+
+impl HostingTrial {
+    /// Evicts a member other than the leader: one that is not healthy, if there is one.
+    pub(super) fn evict(&mut self) {
+        let Some((leader, status)) = self.leader_at_rest() else { return };
+        let full = status.committed_config.voter_count() >= MEMBERS;
+        let lost = status.peers.iter().find(|peer| !self.is_sound(peer));
+        let at = self.random.below(status.peers.len().max(1) as u64) as usize;
+        let Some(peer) = lost.or(status.peers.get(at)) else { return };
+        let is_learner = !status.committed_config.is_voter(peer.id);
+        if let Some(server) = self.server_of(peer).filter(|_| full || is_learner) {
+            self.remove(leader, server);
+        }
+    }
+
+    /// Removes a member, and orders the deletion of its replica now or later.
+    pub(super) fn remove(&mut self, leader: usize, server: usize) {
+        let peer = RaftPeerPb { permanent_uuid: Some(id_bytes(&self.ids[server])), ..Default::default() };
+        if !self.change(leader, ChangeConfigType::RemovePeer, peer) {
+            return;
+        }
+        let status = self.leader().and_then(|leader| self.status(leader));
+        let Some(config) = status.map(|status| status.committed_config.clone()) else { return };
+        if config.peer(self.ids[server]).is_some() {
+            return;
+        }
+        let order = LateOrder { server, cas: config.kudu_index() };
+        self.late.push(order);
+        if !self.random.percent(LATE_PERCENT) {
+            let _ = self.delete(server, TabletDataState::TabletDataTombstoned, Some(order.cas));
+        }
+    }
+
+    /// Adds a server as a learner that becomes a voter.
+    pub(super) fn add(&mut self) {
+        let Some((leader, status)) = self.leader_at_rest() else { return };
+        let others = (0..SERVERS).filter(|at| status.committed_config.peer(self.ids[*at]).is_none());
+        let others: Vec<usize> = others.collect();
+        if others.is_empty() || status.committed_config.peers.len() > MEMBERS {
+            return;
+        }
+        let server = self.random.pick(&others);
+        let attrs = Some(RaftPeerAttrsPb { promote: Some(true), replace: None });
+        let learner = RaftPeerPb { attrs, ..self.peer(server, MemberType::NonVoter) };
+        if self.change(leader, ChangeConfigType::AddPeer, learner) && self.random.percent(OVERTAKEN_PERCENT) {
+            self.delete_added(server);
+        }
+    }
+
+    /// Lets the order to delete a server's former replica arrive right after the server was added again.
+    fn delete_added(&mut self, server: usize) {
+        let Some(order) = self.late.iter().rev().find(|order| order.server == server).copied() else {
+            return;
+        };
+        let millis = self.random.below(OVERTAKEN_MILLIS);
+        self.pass(Duration::from_millis(millis));
+        let _ = self.delete(server, TabletDataState::TabletDataTombstoned, Some(order.cas));
+    }
+
+    fn change(&mut self, leader: usize, kind: ChangeConfigType, peer: RaftPeerPb) -> bool {
+        let request = ChangeConfigRequestPb {
+            dest_uuid: Some(id_bytes(&self.ids[leader])),
+            tablet_id: tablet_id(),
+            r#type: Some(kind as i32),
+            server: Some(peer.clone()),
+            cas_config_opid_index: None,
+        };
+        let reply: Result<ChangeConfigResponsePb, _> =
+            self.call(leader, (CONSENSUS, "ChangeConfig"), request);
+        let refused = reply.map(|reply| reply.error.map(|error| text_of(&error.status)));
+        let id = peer.permanent_uuid.unwrap_or_default();
+        let number = self.ids.iter().position(|own| id_bytes(own) == id);
+        self.note(format!("{kind:?} {number:?} by {leader}: {refused:?}"));
+        matches!(refused, Ok(None))
+    }
+
+    /// Returns the leader and its status, if no change of members is in progress.
+    pub(super) fn leader_at_rest(&self) -> Option<(usize, Arc<RaftStatus>)> {
+        let leader = self.leader()?;
+        let status = self.status(leader)?;
+        status.pending_config.is_none().then_some((leader, status))
+    }
+
+    /// Returns true if a member is healthy and its replica runs.
+    pub(super) fn is_sound(&self, peer: &PeerStatus) -> bool {
+        let runs = self.server_of(peer).is_some_and(|server| self.replica(server).is_some());
+        peer.health == PeerHealth::Healthy && runs
+    }
+
+    pub(super) fn server_of(&self, peer: &PeerStatus) -> Option<usize> {
+        self.ids.iter().position(|id| *id == peer.id)
+    }
+
+    /// Returns true if the group has its members, all of them healthy voters, and no other server a replica with data.
+    pub(super) fn is_whole(&self) -> bool {
+        let Some((_, status)) = self.leader_at_rest() else { return false };
+        let config = &status.committed_config;
+        let former = (0..SERVERS).filter(|at| config.peer(self.ids[*at]).is_none());
+        let gone = |at: usize| match self.state(at) {
+            None | Some(EntryState::Tombstoned(_)) => true,
+            // An order cannot know that its newer configuration will never be committed.
+            Some(EntryState::Running(replica)) => {
+                replica.status().active_config().kudu_index() > config.kudu_index()
+            }
+            Some(_) => false,
+        };
+        config.peers.len() == MEMBERS
+            && config.voter_count() == MEMBERS
+            && status.peers.iter().all(|peer| self.is_sound(peer))
+            && former.into_iter().all(gone)
+    }
+}

@@ -1,0 +1,145 @@
+//! Orders to delete and to copy replicas, also late ones and those that cannot begin.
+
+use std::time::Duration;
+
+use engine::disk::mem::MemDisk;
+use engine::replica::wal_dir;
+use engine::tablet::flush::data_dir;
+use engine::tablet::superblock::{DataState, Superblock};
+use node::hosting::tablet_entry::EntryState;
+use nyala_common::wire::schema::id_bytes;
+use nyala_proto::kudu::consensus::{StartTabletCopyRequestPb, StartTabletCopyResponsePb};
+use nyala_proto::kudu::tablet::TabletDataState;
+use nyala_proto::kudu::tserver::{DeleteTabletRequestPb, DeleteTabletResponsePb};
+
+use super::calls::{ADMIN, CONSENSUS, host_port, tablet_id};
+use super::{HostingTrial, SERVERS, TABLET, host};
+use crate::cluster::{DATA_DIR, WAL_DIR};
+use crate::wire::client::text_of;
+use crate::world::World;
+
+/// Percentage of orders within which a disk operation fails.
+const FAIL_PERCENT: u64 = 35;
+/// Time within which a copy that cannot begin has ended.
+const COPY_ENDS: Duration = Duration::from_secs(5);
+
+/// An order to delete a replica that is no member in the configuration with this index.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct LateOrder {
+    pub server: usize,
+    pub cas: i64,
+}
+
+/// What a server's disks have of the tablet, but its vote.
+#[derive(Debug, PartialEq)]
+struct ReplicaFiles {
+    superblock: Option<Superblock>,
+    log: Vec<String>,
+    rows: Vec<String>,
+}
+
+impl HostingTrial {
+    /// Orders the deletion of a replica; returns the refusal, if any.
+    pub(super) fn delete(
+        &mut self,
+        server: usize,
+        to: TabletDataState,
+        cas: Option<i64>,
+    ) -> Result<(), String> {
+        let request = DeleteTabletRequestPb {
+            dest_uuid: Some(id_bytes(&self.ids[server])),
+            tablet_id: tablet_id(),
+            reason: Some("trial".to_string()),
+            delete_type: Some(to as i32),
+            cas_config_opid_index_less_or_equal: cas,
+        };
+        let reply: Result<DeleteTabletResponsePb, _> = self.call(server, (ADMIN, "DeleteTablet"), request);
+        let deleted = match reply {
+            Ok(reply) => reply.error.map_or(Ok(()), |error| Err(text_of(&error.status))),
+            Err(failure) => Err(failure.to_string()),
+        };
+        self.note(format!("deletion at {server}, cas {cas:?}: {deleted:?}"));
+        deleted
+    }
+
+    /// Lets one of the orders to delete arrive, the last one or an older one, perhaps again.
+    pub(super) fn delete_late(&mut self) {
+        if self.late.is_empty() {
+            return;
+        }
+        let order = self.late[self.random.below(self.late.len() as u64) as usize];
+        if self.random.percent(FAIL_PERCENT) {
+            self.fail_disk(order.server);
+        }
+        let _ = self.delete(order.server, TabletDataState::TabletDataTombstoned, Some(order.cas));
+    }
+
+    /// Orders a copy; returns true if it was begun.
+    fn copy(&mut self, server: usize, source: usize) -> bool {
+        let request = StartTabletCopyRequestPb {
+            dest_uuid: Some(id_bytes(&self.ids[server])),
+            tablet_id: tablet_id(),
+            copy_peer_uuid: id_bytes(&self.ids[source]),
+            copy_peer_addr: host_port(source),
+            caller_term: None,
+        };
+        let method = (CONSENSUS, "StartTabletCopy");
+        let reply: Result<StartTabletCopyResponsePb, _> = self.call(server, method, request);
+        let refused = reply.map(|reply| reply.error.map(|error| text_of(&error.status)));
+        self.note(format!("copy to {server} from {source}: {refused:?}"));
+        matches!(refused, Ok(None))
+    }
+
+    /// Orders a copy from a server that has no replica, in place of a failed one if there is one. It cannot begin, so it
+    /// must change nothing.
+    pub(super) fn copy_from_none(&mut self, drawn: usize) {
+        let server = (0..SERVERS).find(|at| self.has_failed(*at)).unwrap_or(drawn);
+        // A member may get its replica any moment.
+        let has_none = |at: &usize| {
+            let without = !matches!(self.state(*at), Some(EntryState::Running(_))) && !self.is_member(*at);
+            *at != server && (without || !self.up[*at])
+        };
+        let Some(source) = (0..SERVERS).find(has_none) else { return };
+        self.disks(server).iter().for_each(MemDisk::end_faults);
+        let before = self.files(server);
+        // A deletion that was interrupted may be completed, and a leader copies to tombstones.
+        let has_data = before.superblock.as_ref().is_some_and(|meta| meta.data_state == DataState::Ready);
+        if !has_data || !self.has_failed(server) {
+            return;
+        }
+        let begun = self.copy(server, source);
+        self.pass(COPY_ENDS);
+        let after = self.files(server);
+        if begun && self.up[server] && before != after {
+            self.report(format!("a copy to {server} that could not begin left {after:?} of {before:?}"));
+        }
+    }
+
+    /// Returns true if the leader's configuration has a server, or no leader says otherwise.
+    pub(super) fn is_member(&self, server: usize) -> bool {
+        let status = self.leader().and_then(|leader| self.status(leader));
+        status.is_none_or(|status| status.active_config().peer(self.ids[server]).is_some())
+    }
+
+    fn files(&mut self, server: usize) -> ReplicaFiles {
+        let machine = self.world.machine(&host(server).name());
+        // Of copies of the disks: reading counts as an operation.
+        let (wal, data) = (machine.disk(WAL_DIR).image(), machine.disk(DATA_DIR).image());
+        let names = |disk: &dyn engine::disk::Disk, dir: &str| {
+            let mut names = disk.list(dir).unwrap_or_default();
+            names.sort();
+            names
+        };
+        ReplicaFiles {
+            superblock: Superblock::load(&data, TABLET).ok(),
+            log: names(&wal, &wal_dir(TABLET)),
+            rows: names(&data, &data_dir(TABLET)),
+        }
+    }
+
+    /// Returns true if a server's disks have nothing of the tablet.
+    pub(super) fn has_nothing(&mut self, server: usize) -> bool {
+        let files = self.files(server);
+        files.superblock.is_none() && files.log.is_empty() && files.rows.is_empty()
+    }
+}

@@ -1,0 +1,153 @@
+//! The quiet end of a hosting trial: without faults the group becomes whole, and then each server deletes its replica.
+
+use std::time::Duration;
+
+use engine::disk::mem::MemDisk;
+use engine::raft::{Peer, RaftConfig};
+use node::hosting::replica::ReplicaHandle;
+use node::hosting::tablet_entry::EntryState;
+use nyala_proto::kudu::tablet::TabletDataState;
+
+use super::{HostingTrial, MEMBERS, SERVERS, host};
+use crate::cluster::{DATA_DIR, WAL_DIR};
+use crate::world::World;
+
+/// Rounds until which the group is whole again.
+const ROUNDS: u32 = 120;
+const ROUND: Duration = Duration::from_millis(500);
+/// Rounds after which members whose replicas failed are restarted if nothing can be changed: a majority may have.
+const PATIENCE: u32 = 30;
+/// Attempts to delete a replica.
+const ATTEMPTS: u32 = 5;
+
+impl HostingTrial {
+    pub(super) fn end(&mut self) {
+        self.steps.push("the quiet end".to_string());
+        self.repair_links();
+        for server in 0..SERVERS {
+            self.disks(server).iter().for_each(MemDisk::end_faults);
+            self.restart(server);
+        }
+        for round in 0..ROUNDS {
+            self.pass(ROUND);
+            if self.found.is_some() {
+                return;
+            }
+            if self.is_whole() {
+                return self.delete_all();
+            }
+            self.repair();
+            // With a leader that commits, an operator replaces what has failed.
+            if round % PATIENCE == PATIENCE - 1 && !self.is_led() {
+                self.restart_failed();
+            }
+        }
+        let states: Vec<String> = (0..SERVERS).map(|server| self.show(server)).collect();
+        self.report(format!("the group is not whole again without faults: {}", states.join("; ")));
+    }
+
+    pub(super) fn disks(&mut self, server: usize) -> [MemDisk; 2] {
+        let machine = self.world.machine(&host(server).name());
+        [machine.disk(WAL_DIR), machine.disk(DATA_DIR)]
+    }
+
+    /// Does one of the things that the group needs.
+    fn repair(&mut self) {
+        let Some((leader, status)) = self.leader_at_rest() else { return };
+        let config = status.committed_config.clone();
+        for server in 0..SERVERS {
+            let is_member = config.peer(self.ids[server]).is_some();
+            if !is_member && !matches!(self.state(server), None | Some(EntryState::Tombstoned(_))) {
+                let _ = self.delete(server, TabletDataState::TabletDataTombstoned, Some(config.kudu_index()));
+            }
+        }
+        let learns = config.peers.len() > config.voter_count();
+        // A learner's replica is still being copied, if it has not failed.
+        let is_lost = |at: usize| self.has_failed(at) || self.replica(at).is_none() && !learns;
+        let lost = status.peers.iter().find(|peer| self.server_of(peer).is_some_and(is_lost));
+        match lost.and_then(|peer| self.server_of(peer)) {
+            Some(server) if config.peers.len() >= MEMBERS => self.remove(leader, server),
+            Some(server) if !config.is_voter(self.ids[server]) => self.remove(leader, server),
+            _ if config.peers.len() < MEMBERS => self.add(),
+            _ if config.voter_count() > MEMBERS => self.evict(),
+            _ => {}
+        }
+    }
+
+    /// Restarts members whose replica has failed: what a disk refused once may be whole.
+    fn restart_failed(&mut self) {
+        for server in (0..SERVERS).filter(|server| self.is_member(*server)).collect::<Vec<_>>() {
+            if self.has_failed(server) {
+                self.kill(server);
+                self.restart(server);
+            }
+        }
+    }
+
+    pub(super) fn has_failed(&self, server: usize) -> bool {
+        match self.state(server) {
+            Some(EntryState::Running(replica)) => replica.failure().is_some(),
+            state => matches!(state, Some(EntryState::Failed(_))),
+        }
+    }
+
+    /// Returns true if a leader can change the members: all it has is committed, and a majority runs.
+    fn is_led(&self) -> bool {
+        let Some((_, status)) = self.leader_at_rest() else { return false };
+        let config = &status.committed_config;
+        let runs = |at: usize| config.is_voter(self.ids[at]) && self.replica(at).is_some();
+        let running = (0..SERVERS).filter(|at| runs(*at)).count();
+        status.committed == status.last && running > config.voter_count() / 2
+    }
+
+    /// Deletes the tablet at every server; nothing of it may stay.
+    fn delete_all(&mut self) {
+        for server in 0..SERVERS {
+            let mut last = Ok(());
+            for _ in 0..ATTEMPTS {
+                if self.state(server).is_none() {
+                    break;
+                }
+                last = self.delete(server, TabletDataState::TabletDataDeleted, None);
+                self.pass(ROUND);
+            }
+            if self.state(server).is_some() {
+                self.report(format!("server {server} does not delete its replica: {last:?}"));
+            } else if !self.has_nothing(server) {
+                self.report(format!("server {server} has files of a deleted tablet"));
+            }
+        }
+    }
+
+    fn show(&self, server: usize) -> String {
+        let state = match self.state(server) {
+            None => "nothing".to_string(),
+            Some(EntryState::Running(replica)) => self.show_replica(&replica),
+            Some(EntryState::Failed(error)) => format!("failed: {error}"),
+            Some(EntryState::Tombstoned(last)) => format!("a tombstone at {last:?}"),
+            Some(EntryState::Copying) => "copying".to_string(),
+            Some(EntryState::Bootstrapping) => "bootstrapping".to_string(),
+            Some(EntryState::Stopping | EntryState::Stopped) => "stopping".to_string(),
+        };
+        format!("server {server}: {state}")
+    }
+
+    fn show_replica(&self, replica: &ReplicaHandle) -> String {
+        let status = replica.status();
+        let of_member = |peer: &Peer| {
+            let number = self.ids.iter().position(|id| *id == peer.id);
+            let number = number.map_or("?".to_string(), |number| number.to_string());
+            format!("{number} {:?}", peer.member)
+        };
+        let members = |config: &RaftConfig| config.peers.iter().map(of_member).collect::<Vec<_>>().join(", ");
+        let pending = status.pending_config.as_ref().map(members);
+        let (role, last, committed) = (status.role, status.last, status.committed);
+        let peers: Vec<_> =
+            status.peers.iter().map(|peer| (self.server_of(peer), peer.health, peer.matched)).collect();
+        let failure = replica.failure().map(|error| error.message);
+        format!(
+            "{role} of {} (pending {pending:?}), last {last}, committed {committed}, {peers:?}, {failure:?}",
+            members(&status.committed_config)
+        )
+    }
+}

@@ -1,0 +1,80 @@
+//! The steps of a hosting trial.
+
+use std::time::Duration;
+
+use sim_plan::RandomStream;
+
+use super::{HostingTrial, SERVERS};
+
+/// Most time that passes in a step, in milliseconds.
+const PASS_MILLIS: u64 = 1_500;
+
+/// A step of a hosting trial.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    Pass,
+    Write,
+    /// A member is evicted, and the order to delete its replica given, or kept for later.
+    Evict,
+    Add,
+    /// An order to delete a replica arrives late.
+    LateDelete,
+    /// An order to copy a replica from a server that does not have it.
+    CopyFromNone,
+    /// The source of a copy dies, and the disk fails as the copy is ended.
+    BreakCopy,
+    Kill,
+    PowerCut,
+    Restart,
+    /// Some of the next disk operations fail.
+    DiskErrors,
+    Isolate,
+    Repair,
+    Rot,
+}
+
+pub(super) fn draw(random: &mut RandomStream) -> Step {
+    random.weighted(&[
+        (Step::Pass, 16),
+        (Step::Write, 10),
+        (Step::Evict, 10),
+        (Step::Add, 14),
+        (Step::LateDelete, 10),
+        (Step::CopyFromNone, 8),
+        (Step::BreakCopy, 6),
+        (Step::Kill, 2),
+        (Step::PowerCut, 2),
+        (Step::Restart, 10),
+        (Step::DiskErrors, 5),
+        (Step::Isolate, 3),
+        (Step::Repair, 6),
+        (Step::Rot, 4),
+    ])
+}
+
+impl HostingTrial {
+    pub(super) fn take_step(&mut self) {
+        let step = draw(&mut self.random);
+        let server = self.random.below(SERVERS as u64) as usize;
+        self.steps.push(format!("{step:?} at {server}, {:?}", self.world_time()));
+        match step {
+            Step::Pass => {
+                let millis = self.random.below(PASS_MILLIS);
+                self.pass(Duration::from_millis(millis));
+            }
+            Step::Write => self.write(),
+            Step::Evict => self.evict(),
+            Step::Add => self.add(),
+            Step::LateDelete => self.delete_late(),
+            Step::CopyFromNone => self.copy_from_none(server),
+            Step::BreakCopy => self.break_copy(),
+            Step::Kill => self.kill(server),
+            Step::PowerCut => self.cut_power(server),
+            Step::Restart => self.restart(server),
+            Step::DiskErrors => self.fail_disk(server),
+            Step::Isolate => self.isolate(server),
+            Step::Repair => self.repair_links(),
+            Step::Rot => self.rot(server),
+        }
+    }
+}
