@@ -1,4 +1,4 @@
-//! Trials at the end of a run: parts of the system alone, where each step is judged and nothing else happens.
+//! Trials at the end of a run: parts of the system alone, where each step is checked and nothing else happens.
 //!
 //! ```text
 //! seed ──┬─► [`storage`]  one replica with a made-up leader: jobs, crashes and rot against any scan at any snapshot
@@ -8,9 +8,9 @@
 //! ```
 //!
 //! The tables of a run have few rows, and its faults strike where clients and timers leave them a chance. The trials of
-//! the engine have no network and no time: a hundred operations and as many maintenance steps take milliseconds. So they
-//! reach what needs a certain order of writes, jobs, messages and crashes, any projection at any snapshot, and values
-//! next to each other.
+//! the engine have no network and no time: a hundred operations and as many maintenance steps take milliseconds. So
+//! they reach what needs a certain order of writes, jobs, messages and crashes, any projection at any snapshot, and
+//! values next to each other.
 //!
 //! *Not here:* masters and clients, which the runs are for.
 

@@ -1,4 +1,4 @@
-//! The operator's calls to servers, and what servers tell of their replicas.
+//! The operator's calls to servers, and the states of their replicas.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -93,7 +93,7 @@ impl HostingTrial {
         }
     }
 
-    /// Writes some rows; their answers matter to no one.
+    /// Writes some rows; their answers do not matter here.
     pub(super) fn write(&mut self) {
         let Some(leader) = self.leader() else { return };
         let count = self.random.between(1, ROWS);

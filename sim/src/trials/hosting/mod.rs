@@ -7,13 +7,14 @@
 //!   in the end: three healthy voters, each order is carried out, nothing stays       invariants of replication
 //! ```
 //!
-//! In a run, masters delete and copy replicas at few moments, and a disk fails at another one. Here orders are all that
+//! In a run, masters delete and copy replicas now and then, and a disk mostly fails at another time. Here orders are all that
 //! happens, so that each of their disk operations fails in some trial.
 //!
 //! *Not here:* rows, which the other trials compare, and masters.
 
 mod calls;
 mod disks;
+mod late_order;
 mod operator;
 mod orders;
 mod quiet;
@@ -27,7 +28,7 @@ use engine::schema::Schema;
 use sim_plan::tables::ModelTable;
 use sim_plan::{FaultProfile, FinalRestart, Host, Plan, PlanSize, RandomStream};
 
-use self::orders::LateOrder;
+use self::late_order::LateOrder;
 use super::rows::TrialRows;
 use super::{draw, shape};
 use crate::cluster;

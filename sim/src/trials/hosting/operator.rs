@@ -14,7 +14,7 @@ use nyala_proto::kudu::consensus::{
 use nyala_proto::kudu::tablet::TabletDataState;
 
 use super::calls::{CONSENSUS, tablet_id};
-use super::orders::LateOrder;
+use super::late_order::LateOrder;
 use super::{HostingTrial, MEMBERS, SERVERS};
 use crate::wire::client::text_of;
 

@@ -23,14 +23,7 @@ const FAIL_PERCENT: u64 = 35;
 /// Time within which a copy that cannot begin has ended.
 const COPY_ENDS: Duration = Duration::from_secs(5);
 
-/// An order to delete a replica that is no member in the configuration with this index.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct LateOrder {
-    pub server: usize,
-    pub cas: i64,
-}
-
-/// What a server's disks have of the tablet, but its vote.
+/// A replica's files on a server's disks, without its vote.
 #[derive(Debug, PartialEq)]
 struct ReplicaFiles {
     superblock: Option<Superblock>,
@@ -90,11 +83,11 @@ impl HostingTrial {
         matches!(refused, Ok(None))
     }
 
-    /// Orders a copy from a server that has no replica, in place of a failed one if there is one. It cannot begin, so it
-    /// must change nothing.
+    /// Orders a copy from a server that has no replica, in place of a failed one if there is one. It cannot begin, so
+    /// it must change nothing.
     pub(super) fn copy_from_none(&mut self, drawn: usize) {
         let server = (0..SERVERS).find(|at| self.has_failed(*at)).unwrap_or(drawn);
-        // A member may get its replica any moment.
+        // A member may get its replica at any time.
         let has_none = |at: &usize| {
             let without = !matches!(self.state(*at), Some(EntryState::Running(_))) && !self.is_member(*at);
             *at != server && (without || !self.up[*at])
