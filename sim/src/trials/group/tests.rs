@@ -6,6 +6,8 @@ use super::*;
 use crate::model::draws;
 
 const SEEDS: u64 = 12;
+/// Rows of which one has an effect, whatever rows there are.
+const ROWS: usize = 20;
 
 /// Returns a trial of a seed at its end.
 fn ended(seed: u64) -> GroupTrial {
@@ -35,8 +37,9 @@ fn a_write_that_replicas_lack_is_reported() {
     let mut trial = ended(1);
     let at = trial.ledger_end();
     let shape = trial.table().shape.clone();
-    let row = draws::row(&mut trial.random, &shape, WriteKind::Upsert);
-    trial.rows.apply(&shape, &[row], at - 1);
+    let row = |_| draws::row(&mut trial.random, &shape, WriteKind::Upsert);
+    let rows: Vec<_> = (0..ROWS).map(row).collect();
+    trial.rows.apply(&shape, &rows, at - 1);
     trial.compare();
     assert!(trial.found.is_some());
 }
