@@ -7,8 +7,8 @@
 //!   in the end: three healthy voters, each order is carried out, nothing stays       invariants of replication
 //! ```
 //!
-//! In a run, masters delete and copy replicas now and then, and a disk mostly fails at another time. Here orders are all
-//! that happens, so that each of their disk operations fails in some trial.
+//! In a run, masters delete and copy replicas now and then, and a disk mostly fails at another time. Here orders are
+//! all that happens, so that each of their disk operations fails in some trial.
 //!
 //! *Not here:* rows, which the other trials compare, and masters.
 
