@@ -1,9 +1,9 @@
 //! Replicas of one tablet together: transcripts of their actions (`tests/group/*.txt`), and randomized runs in which
 //! every acknowledged operation must take effect exactly once and snapshots must agree.
 //!
-//! Servers are `a`, `b`, `c`; `servers count=5` begins again with five. `write on=a [request=N]` is one operation, proposed by client request N; its lines are
-//! rows. After each command messages are delivered and disks written until nothing is left to do, unless `hold` is
-//! given. Replies are shown in the order of their arrival.
+//! Servers are `a`, `b`, `c`; `servers count=5` begins again with five. `write on=a [request=N]` is one operation,
+//! proposed by client request N; its lines are rows. After each command messages are delivered and disks written until
+//! nothing is left to do, unless `hold` is given. Replies are shown in the order of their arrival.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

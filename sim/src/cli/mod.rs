@@ -59,7 +59,7 @@ enum Command {
     Replay(ReplayArgs),
     /// Runs each seed twice and compares the hashes
     Twice(determinism::TwiceArgs),
-    /// Runs the trials of many seeds alone: the engine without a cluster
+    /// Runs the trials of many seeds alone: parts of the system without a cluster
     Trials(trials::TrialsArgs),
     /// Runs determined plans in the simulated worlds and on this machine, and compares how they end
     Agree(agree::AgreeArgs),

@@ -1,4 +1,4 @@
-//! The trials of many seeds without a run: the engine alone, hundreds of seeds a minute.
+//! The trials of many seeds without a run: parts of the system, hundreds of seeds a minute.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};

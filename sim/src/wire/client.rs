@@ -24,6 +24,8 @@ use crate::security::caller;
 
 pub const MASTER: &str = "kudu.master.MasterService";
 pub const TSERVER: &str = "kudu.tserver.TabletServerService";
+pub const ADMIN: &str = "kudu.tserver.TabletServerAdminService";
+pub const CONSENSUS: &str = "kudu.consensus.ConsensusService";
 
 /// Role of a leader.
 const LEADER: i32 = 1;
