@@ -17,6 +17,7 @@
 mod draw;
 mod group;
 mod hosting;
+mod rot;
 mod rows;
 mod scans;
 mod shape;

@@ -24,11 +24,10 @@ use crate::history::{CallOutcome, ClientRequest, PendingCall, TableNo};
 use crate::oracle::Violation;
 use crate::oracle::memory_limit::{self, MemoryReading};
 use crate::security::caller;
+use crate::wire::client::{ADMIN, CONSENSUS};
 use sim_plan::ClientOp;
 
-pub(super) const CONSENSUS: &str = "kudu.consensus.ConsensusService";
 pub(super) const GENERIC: &str = "kudu.server.GenericService";
-pub(super) const ADMIN: &str = "kudu.tserver.TabletServerAdminService";
 
 /// Makes one call to a server, on its own connection.
 pub(super) async fn call<Q, R>(

@@ -8,10 +8,11 @@ use nyala_client::Client;
 use nyala_common::env::Env;
 use nyala_proto::kudu::tserver::{QuiesceTabletServerRequestPb, QuiesceTabletServerResponsePb};
 
-use super::admin::{ADMIN, call};
+use super::admin::call;
 use super::scans::spec;
 use super::{TSERVER_PORT, Workload, tables, until};
 use crate::oracle::quiescing;
+use crate::wire::client::ADMIN;
 use sim_plan::ClientOp;
 
 impl Workload {

@@ -1,6 +1,5 @@
 //! Faults of a group trial.
 
-use engine::disk::Disk;
 use engine::error::Result;
 use engine::raft::RaftEvent;
 use engine::replica::{JobKind, Replica, wal_dir};
@@ -11,6 +10,7 @@ use super::ids::{TABLET, id_of};
 use super::server::TrialServer;
 use super::step::Fault;
 use super::{GroupTrial, MEMBERS};
+use crate::trials::rot;
 
 /// Requests that a follower misses until the log of its leader begins after them.
 const MISSED_REQUESTS: u64 = 12;
@@ -152,22 +152,8 @@ impl GroupTrial {
             1 => (&own.wal_disk, wal_dir(TABLET)),
             _ => (&own.data_disk, "consensus-meta".to_string()),
         };
-        let mut files: Vec<String> = disk.list(&dir).unwrap_or_default();
-        files.sort();
-        // The end of a log may be torn.
-        if dir == wal_dir(TABLET) {
-            files.retain(|name| name.ends_with(".wal"));
-            files.pop();
-        }
-        files.retain(|name| !name.ends_with(".tmp"));
-        if files.is_empty() {
-            return;
-        }
-        let name = &files[self.random.below(files.len() as u64) as usize];
-        let path = format!("{dir}/{name}");
-        let bytes = disk.open(&path).and_then(|file| file.len()).unwrap_or(0);
-        let damaged = bytes > 0 && disk.flip_bit(&path, self.random.below(bytes)).is_ok();
-        self.servers[server].rotten |= damaged;
-        self.note(format!("rot of {path}"));
+        let damaged = rot::damage(&mut self.random, disk, &rot::whole_files(disk, &dir));
+        self.servers[server].rotten |= damaged.is_some();
+        self.note(format!("rot of {damaged:?}"));
     }
 }

@@ -19,14 +19,13 @@ use nyala_proto::kudu::{HostPortPb, PartitionPb, PartitionSchemaPb};
 use prost::Message;
 
 use super::{HostingTrial, MEMBERS, SERVERS, TABLE, TABLET, host};
+use crate::trials::rows::TrialRows;
 use crate::trials::{draw, shape};
-use crate::wire::client::{CallFailure, PlainClient, TSERVER, text_of};
+use crate::wire::client::{ADMIN, CallFailure, PlainClient, TSERVER, text_of};
 use crate::wire::schema;
 use crate::workload::TSERVER_PORT;
 use crate::world::{HostProgram, World};
 
-pub(super) const ADMIN: &str = "kudu.tserver.TabletServerAdminService";
-pub(super) const CONSENSUS: &str = "kudu.consensus.ConsensusService";
 /// Machine of the operator.
 const OPERATOR: &str = "operator";
 /// Timeout of a call.
@@ -97,7 +96,7 @@ impl HostingTrial {
     pub(super) fn write(&mut self) {
         let Some(leader) = self.leader() else { return };
         let count = self.random.between(1, ROWS);
-        let rows = draw::rows(&mut self.random, &self.table, &self.rows, count);
+        let rows = draw::rows(&mut self.random, &self.table, &TrialRows::default(), count);
         let request = WriteRequestPb {
             tablet_id: tablet_id(),
             schema: Some(schema::columns(&self.table.columns, self.table.key_columns().len())),

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use engine::disk::Disk;
 use engine::replica::wal_dir;
 use engine::tablet::flush::data_dir;
 use node::hosting::tablet_entry::EntryState;
@@ -10,6 +9,7 @@ use node::hosting::tablet_entry::EntryState;
 use super::{HostingTrial, MEMBERS, SERVERS, TABLET, host};
 use crate::cluster::{DATA_DIR, WAL_DIR};
 use crate::net::rules::LinkEffect;
+use crate::trials::rot;
 use crate::trigger::EIO;
 use crate::world::{LinkRule, World};
 
@@ -91,7 +91,7 @@ impl HostingTrial {
         let Some((leader, status)) = self.leader_at_rest() else { return };
         let whole = status.committed_config.voter_count() == MEMBERS
             && status.peers.iter().all(|peer| self.is_sound(peer) && peer.matched == status.last.index);
-        if leader == server || !whole || self.rotten.contains(&true) || self.replica(server).is_none() {
+        if leader == server || !whole || self.rotten || self.replica(server).is_none() {
             return;
         }
         self.kill(server);
@@ -101,20 +101,9 @@ impl HostingTrial {
             1 => (machine.disk(DATA_DIR), data_dir(TABLET)),
             _ => (machine.disk(DATA_DIR), "tablet-meta".to_string()),
         };
-        let mut files = disk.list(&dir).unwrap_or_default();
-        files.sort();
-        files.retain(|name| !name.ends_with(".tmp"));
-        if dir == wal_dir(TABLET) {
-            // The end of a log may be torn.
-            files.retain(|name| name.ends_with(".wal"));
-            files.pop();
-        }
-        if !files.is_empty() {
-            let path = format!("{dir}/{}", files[self.random.below(files.len() as u64) as usize]);
-            let bytes = disk.open(&path).and_then(|file| file.len()).unwrap_or(0);
-            self.rotten[server] = bytes > 0 && disk.flip_bit(&path, self.random.below(bytes)).is_ok();
-            self.note(format!("rot of {path}"));
-        }
+        let damaged = rot::damage(&mut self.random, &disk, &rot::whole_files(&disk, &dir));
+        self.rotten = damaged.is_some();
+        self.note(format!("rot of {damaged:?}"));
         self.restart(server);
     }
 }

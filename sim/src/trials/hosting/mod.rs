@@ -29,7 +29,6 @@ use sim_plan::tables::ModelTable;
 use sim_plan::{FaultProfile, FinalRestart, Host, Plan, PlanSize, RandomStream};
 
 use self::late_order::LateOrder;
-use super::rows::TrialRows;
 use super::{draw, shape};
 use crate::cluster;
 use crate::event_log::EventLog;
@@ -62,11 +61,10 @@ struct HostingTrial {
     observer: RunObserver,
     table: ModelTable,
     schema: Schema,
-    rows: TrialRows,
     ids: Vec<Uuid>,
     up: [bool; SERVERS],
-    /// Servers of which a file was damaged.
-    rotten: [bool; SERVERS],
+    /// True once a file was damaged.
+    rotten: bool,
     rules: Vec<LinkRuleId>,
     late: Vec<LateOrder>,
     found: Option<String>,
@@ -117,10 +115,9 @@ impl HostingTrial {
             observer,
             table,
             schema,
-            rows: TrialRows::default(),
             ids: Vec::new(),
             up: [true; SERVERS],
-            rotten: [false; SERVERS],
+            rotten: false,
             rules: Vec::new(),
             late: Vec::new(),
             found: None,

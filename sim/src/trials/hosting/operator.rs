@@ -13,10 +13,10 @@ use nyala_proto::kudu::consensus::{
 };
 use nyala_proto::kudu::tablet::TabletDataState;
 
-use super::calls::{CONSENSUS, tablet_id};
+use super::calls::tablet_id;
 use super::late_order::LateOrder;
 use super::{HostingTrial, MEMBERS, SERVERS};
-use crate::wire::client::text_of;
+use crate::wire::client::{CONSENSUS, text_of};
 
 /// Percentage of evictions whose order to delete comes late.
 const LATE_PERCENT: u64 = 60;

@@ -12,10 +12,10 @@ use nyala_proto::kudu::consensus::{StartTabletCopyRequestPb, StartTabletCopyResp
 use nyala_proto::kudu::tablet::TabletDataState;
 use nyala_proto::kudu::tserver::{DeleteTabletRequestPb, DeleteTabletResponsePb};
 
-use super::calls::{ADMIN, CONSENSUS, host_port, tablet_id};
+use super::calls::{host_port, tablet_id};
 use super::{HostingTrial, SERVERS, TABLET, host};
 use crate::cluster::{DATA_DIR, WAL_DIR};
-use crate::wire::client::text_of;
+use crate::wire::client::{ADMIN, CONSENSUS, text_of};
 use crate::world::World;
 
 /// Percentage of orders within which a disk operation fails.
@@ -93,23 +93,22 @@ impl HostingTrial {
         matches!(refused, Ok(None))
     }
 
-    /// Orders a copy from a server that has no replica, in place of a failed one if there is one. It cannot begin, so
-    /// it must change nothing.
-    pub(super) fn copy_from_none(&mut self, drawn: usize) {
-        let server = (0..SERVERS).find(|at| self.has_failed(*at)).unwrap_or(drawn);
+    /// Orders a copy in place of a failed replica from a server that has none. It cannot begin, so it must change
+    /// nothing.
+    pub(super) fn copy_from_none(&mut self) {
+        let Some(server) = (0..SERVERS).find(|at| self.has_failed(*at)) else { return };
         // A member may get its replica at any time.
         let has_none = |at: &usize| {
             let without = !matches!(self.state(*at), Some(EntryState::Running(_))) && !self.is_member(*at);
             *at != server && (without || !self.up[*at])
         };
         let Some(source) = (0..SERVERS).find(has_none) else { return };
-        self.disks(server).iter().for_each(MemDisk::end_faults);
         let before = self.files(server);
         // A deletion that was interrupted may be completed, and a leader copies to tombstones.
-        let has_data = before.superblock.as_ref().is_some_and(|meta| meta.data_state == DataState::Ready);
-        if !has_data || !self.has_failed(server) {
+        if before.superblock.as_ref().is_none_or(|meta| meta.data_state != DataState::Ready) {
             return;
         }
+        self.disks(server).iter().for_each(MemDisk::end_faults);
         let begun = self.copy(server, source);
         self.pass(COPY_ENDS);
         let after = self.files(server);

@@ -66,7 +66,7 @@ impl HostingTrial {
             Step::Evict => self.evict(),
             Step::Add => self.add(),
             Step::LateDelete => self.delete_late(),
-            Step::CopyFromNone => self.copy_from_none(server),
+            Step::CopyFromNone => self.copy_from_none(),
             Step::BreakCopy => self.break_copy(),
             Step::Kill => self.kill(server),
             Step::PowerCut => self.cut_power(server),

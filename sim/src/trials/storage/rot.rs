@@ -3,13 +3,11 @@
 //! The replica must not open, or reads must fail, or nothing may be missing: damage of what was durable is never taken
 //! for the end of a log.
 
-use engine::disk::Disk;
-use engine::disk::mem::MemDisk;
 use engine::error::Result;
 use engine::wal::TRUNCATIONS;
 
 use super::Trial;
-use crate::trials::scans;
+use crate::trials::{rot, scans};
 
 /// Scans of a replica of which a file of rows is damaged.
 const SCANS: usize = 12;
@@ -40,14 +38,8 @@ impl Trial {
     fn damage(&mut self, in_log: bool) -> Option<String> {
         let files =
             if in_log { durable_log_files(self.replica.log_files()) } else { self.replica.row_files() };
-        if files.is_empty() {
-            return None;
-        }
-        let file = files[self.random.below(files.len() as u64) as usize].clone();
         let disk = if in_log { &self.replica.wal_disk } else { &self.replica.data_disk };
-        let bytes = bytes_of(disk, &file)?;
-        disk.flip_bit(&file, self.random.below(bytes)).ok()?;
-        Some(file)
+        rot::damage(&mut self.random, disk, &files)
     }
 
     /// Reads rows; those that cannot be read are none that differ.
@@ -63,10 +55,6 @@ impl Trial {
         }
         Ok(None)
     }
-}
-
-fn bytes_of(disk: &MemDisk, file: &str) -> Option<u64> {
-    disk.open(file).ok()?.len().ok().filter(|bytes| *bytes > 0)
 }
 
 /// Returns the files of a log that are durable as a whole: all but the last segment, which may end in a torn batch.

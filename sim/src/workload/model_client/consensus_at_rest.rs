@@ -8,8 +8,7 @@ use nyala_proto::kudu::consensus::{
 };
 
 use super::ModelClient;
-use crate::wire::client::{ReplicaPlace, TabletPlace, text_of};
-use crate::workload::admin::CONSENSUS;
+use crate::wire::client::{CONSENSUS, ReplicaPlace, TabletPlace, text_of};
 
 /// One replica's view of its group.
 #[derive(Debug, Clone, PartialEq, Eq)]

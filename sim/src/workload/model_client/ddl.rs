@@ -27,9 +27,8 @@ use crate::history::{CallOutcome, ClientRequest, Nanos};
 use crate::model::draws::{AlterStep, Alteration};
 use crate::model::{Incarnation, TableVersion, draws};
 use crate::oracle::Violation;
-use crate::wire::client::{CallFailure, PAUSE, table_of};
+use crate::wire::client::{CONSENSUS, CallFailure, PAUSE, table_of};
 use crate::wire::{keys, schema};
-use crate::workload::admin::CONSENSUS;
 use crate::workload::{Workload, nanos};
 
 /// Codes of masters.
