@@ -1,9 +1,9 @@
 //! OneVotePerTerm: in one term a server votes for one candidate, whatever it forgets in between (Raft §5.2).
 //!
-//! A vote counts when it is durable: only then is its reply sent. A vote that a crash took was never given. A deleted
-//! replica forgets its votes, as its table is dropped; a leader not yet deleted may copy the tablet to it once more. A
-//! tombstone forgets none. If its metadata rots, a copy votes for the leader that ordered it: that one has won already.
-//! Notes do not report rot, so every copy may.
+//! A vote counts when it is durable: only then is its reply sent. A vote that a crash took, or that a failed replica
+//! could not store, was never given. A deleted replica forgets its votes, as its table is dropped; a leader not yet
+//! deleted may copy the tablet to it once more. A tombstone forgets none. If its metadata rots, a copy votes for the
+//! leader that ordered it: that one has won already. Notes do not report rot, so every copy may.
 
 use std::collections::BTreeMap;
 
@@ -43,6 +43,10 @@ impl Invariant for OneVotePerTerm {
             RaftAction::Delete => {
                 self.pending.remove(&at);
                 self.durable.retain(|(voter, _), _| *voter != at);
+                Ok(())
+            }
+            RaftAction::Fail => {
+                self.pending.remove(&at);
                 Ok(())
             }
             RaftAction::Restart { vote } => {

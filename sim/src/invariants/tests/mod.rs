@@ -490,6 +490,23 @@ fn a_tombstone_keeps_its_vote_and_a_deleted_replica_forgets_it() {
 }
 
 #[test]
+fn a_vote_that_a_failed_replica_could_not_store_was_never_given() {
+    let votes_again = |stored: bool| {
+        let mut cluster = Cluster::usual();
+        cluster.post('b').term = 2;
+        cluster.note('b', RaftAction::GrantVote { candidate: peer('a'), term: 2 });
+        if stored {
+            cluster.note('b', RaftAction::MetaPersist { term: 2, vote: Some(peer('a')) });
+        }
+        cluster.post('b').data = NotedDataState::Failed;
+        cluster.note('b', RaftAction::Fail);
+        cluster.note('b', RaftAction::GrantVote { candidate: peer('c'), term: 2 });
+        cluster.violated().contains(&"OneVotePerTerm")
+    };
+    assert_eq!([true, false].map(votes_again), [true, false]);
+}
+
+#[test]
 fn a_copy_may_vote_for_its_leader_and_for_no_other_server() {
     let votes_again = |vote: char| {
         let mut cluster = Cluster::usual();

@@ -26,8 +26,8 @@ use crate::wire::schema;
 use crate::workload::TSERVER_PORT;
 use crate::world::{HostProgram, World};
 
-/// Machine of the operator.
-const OPERATOR: &str = "operator";
+/// Machine of the operator, where no server is.
+pub(super) const OPERATOR: &str = "operator";
 /// Timeout of a call.
 const CALL: Duration = Duration::from_secs(2);
 /// Most rows of a write.
@@ -145,7 +145,7 @@ impl HostingTrial {
     }
 }
 
-pub(super) fn host_port(server: usize) -> HostPortPb {
+fn host_port(server: usize) -> HostPortPb {
     HostPortPb { host: host(server).name(), port: u32::from(TSERVER_PORT) }
 }
 

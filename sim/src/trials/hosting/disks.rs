@@ -86,24 +86,32 @@ impl HostingTrial {
         }
     }
 
-    /// Damages a file of a replica, if the group can do without it, and restarts its server.
-    pub(super) fn rot(&mut self, server: usize) {
+    /// Damages a file of a follower, if the group can do without it, and restarts its server.
+    pub(super) fn rot(&mut self) {
         let Some((leader, status)) = self.leader_at_rest() else { return };
         let whole = status.committed_config.voter_count() == MEMBERS
-            && status.peers.iter().all(|peer| self.is_sound(peer) && peer.matched == status.last.index);
-        if leader == server || !whole || self.rotten || self.replica(server).is_none() {
+            && status.peers.iter().all(|peer| self.is_sound(peer));
+        let followers = (0..SERVERS).filter(|at| *at != leader && self.replica(*at).is_some());
+        let followers: Vec<usize> = followers.collect();
+        if !whole || self.rotten.is_some() || followers.is_empty() {
             return;
         }
+        let server = self.random.pick(&followers);
         self.kill(server);
-        let machine = self.world.machine(&host(server).name());
-        let (disk, dir) = match self.random.below(3) {
-            0 => (machine.disk(WAL_DIR), wal_dir(TABLET)),
-            1 => (machine.disk(DATA_DIR), data_dir(TABLET)),
-            _ => (machine.disk(DATA_DIR), "tablet-meta".to_string()),
-        };
-        let damaged = rot::damage(&mut self.random, &disk, &rot::whole_files(&disk, &dir));
-        self.rotten = damaged.is_some();
-        self.note(format!("rot of {damaged:?}"));
+        let damaged = self.damage(server);
+        self.rotten = damaged.is_some().then_some(server);
+        self.note(format!("rot of {damaged:?} at {server}"));
         self.restart(server);
+    }
+
+    fn damage(&mut self, server: usize) -> Option<String> {
+        let [wal, data] = self.disks(server);
+        let in_log = rot::whole_files(&wal, &wal_dir(TABLET));
+        if !in_log.is_empty() && self.random.percent(40) {
+            return rot::damage(&mut self.random, &wal, &in_log);
+        }
+        let dirs = ["tablet-meta".to_string(), data_dir(TABLET)];
+        let files: Vec<String> = dirs.iter().flat_map(|dir| rot::whole_files(&data, dir)).collect();
+        rot::damage(&mut self.random, &data, &files)
     }
 }

@@ -63,8 +63,8 @@ struct HostingTrial {
     schema: Schema,
     ids: Vec<Uuid>,
     up: [bool; SERVERS],
-    /// True once a file was damaged.
-    rotten: bool,
+    /// The server that has a damaged file: the group can do without it, and without no other.
+    rotten: Option<usize>,
     rules: Vec<LinkRuleId>,
     late: Vec<LateOrder>,
     found: Option<String>,
@@ -117,7 +117,7 @@ impl HostingTrial {
             schema,
             ids: Vec::new(),
             up: [true; SERVERS],
-            rotten: false,
+            rotten: None,
             rules: Vec::new(),
             late: Vec::new(),
             found: None,

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::raft::interface::PeerStatus;
-use engine::raft::{PeerHealth, RaftStatus};
+use engine::raft::{PeerHealth, RaftConfig, RaftStatus};
 use node::hosting::tablet_entry::EntryState;
 use nyala_common::wire::schema::id_bytes;
 use nyala_proto::kudu::consensus::raft_peer_pb::MemberType;
@@ -25,17 +25,25 @@ const OVERTAKEN_PERCENT: u64 = 60;
 const OVERTAKEN_MILLIS: u64 = 250;
 
 impl HostingTrial {
-    /// Evicts a member other than the leader: one that is not healthy, if there is one.
+    /// Evicts a member other than the leader: the rotten one, else one that is not healthy, if there is one.
     pub(super) fn evict(&mut self) {
         let Some((leader, status)) = self.leader_at_rest() else { return };
-        let full = status.committed_config.voter_count() >= MEMBERS;
+        let config = &status.committed_config;
         let lost = status.peers.iter().find(|peer| !self.is_sound(peer));
         let at = self.random.below(status.peers.len().max(1) as u64) as usize;
-        let Some(peer) = lost.or(status.peers.get(at)) else { return };
-        let is_learner = !status.committed_config.is_voter(peer.id);
-        if let Some(server) = self.server_of(peer).filter(|_| full || is_learner) {
+        let other = lost.or(status.peers.get(at)).and_then(|peer| self.server_of(peer));
+        let rotten = self.rotten_member(config);
+        let Some(server) = rotten.filter(|rotten| *rotten != leader).or(other) else { return };
+        // A rotten leader is not left as half of a group.
+        let voters = if rotten == Some(leader) { MEMBERS + 1 } else { MEMBERS };
+        if config.voter_count() >= voters || !config.is_voter(self.ids[server]) {
             self.remove(leader, server);
         }
+    }
+
+    /// Returns the server that has a damaged file, if it is a member.
+    pub(super) fn rotten_member(&self, config: &RaftConfig) -> Option<usize> {
+        self.rotten.filter(|server| config.peer(self.ids[*server]).is_some())
     }
 
     /// Removes a member, and orders the deletion of its replica now or later.

@@ -3,21 +3,25 @@
 use std::time::Duration;
 
 use engine::disk::mem::MemDisk;
+use engine::ids::Uuid;
 use engine::replica::wal_dir;
 use engine::tablet::flush::data_dir;
 use engine::tablet::superblock::{DataState, Superblock};
-use node::hosting::tablet_entry::EntryState;
 use nyala_common::wire::schema::id_bytes;
+use nyala_proto::kudu::HostPortPb;
 use nyala_proto::kudu::consensus::{StartTabletCopyRequestPb, StartTabletCopyResponsePb};
 use nyala_proto::kudu::tablet::TabletDataState;
 use nyala_proto::kudu::tserver::{DeleteTabletRequestPb, DeleteTabletResponsePb};
 
-use super::calls::{host_port, tablet_id};
+use super::calls::{OPERATOR, tablet_id};
 use super::{HostingTrial, SERVERS, TABLET, host};
 use crate::cluster::{DATA_DIR, WAL_DIR};
 use crate::wire::client::{ADMIN, CONSENSUS, text_of};
+use crate::workload::TSERVER_PORT;
 use crate::world::World;
 
+/// A server that there is not.
+const NOWHERE: Uuid = Uuid([9; 16]);
 /// Percentage of orders within which a disk operation fails.
 const FAIL_PERCENT: u64 = 35;
 /// Time within which a copy that cannot begin has ended.
@@ -62,6 +66,9 @@ impl HostingTrial {
             Err(failure) => Err(failure.to_string()),
         };
         self.note(format!("deletion at {server}, cas {cas:?}: {deleted:?}"));
+        if deleted.is_ok() {
+            self.rotten.take_if(|rotten| *rotten == server);
+        }
         deleted
     }
 
@@ -77,42 +84,29 @@ impl HostingTrial {
         let _ = self.delete(order.server, TabletDataState::TabletDataTombstoned, Some(order.cas));
     }
 
-    /// Orders a copy; returns true if it was begun.
-    fn copy(&mut self, server: usize, source: usize) -> bool {
-        let request = StartTabletCopyRequestPb {
-            dest_uuid: Some(id_bytes(&self.ids[server])),
-            tablet_id: tablet_id(),
-            copy_peer_uuid: id_bytes(&self.ids[source]),
-            copy_peer_addr: host_port(source),
-            caller_term: None,
-        };
-        let method = (CONSENSUS, "StartTabletCopy");
-        let reply: Result<StartTabletCopyResponsePb, _> = self.call(server, method, request);
-        let refused = reply.map(|reply| reply.error.map(|error| text_of(&error.status)));
-        self.note(format!("copy to {server} from {source}: {refused:?}"));
-        matches!(refused, Ok(None))
-    }
-
-    /// Orders a copy in place of a failed replica from a server that has none. It cannot begin, so it must change
-    /// nothing.
-    pub(super) fn copy_from_none(&mut self) {
+    /// Orders a copy in place of a failed replica from where no server is. It cannot begin, so it must change nothing.
+    pub(super) fn copy_from_nowhere(&mut self) {
         let Some(server) = (0..SERVERS).find(|at| self.has_failed(*at)) else { return };
-        // A member may get its replica at any time.
-        let has_none = |at: &usize| {
-            let without = !matches!(self.state(*at), Some(EntryState::Running(_))) && !self.is_member(*at);
-            *at != server && (without || !self.up[*at])
-        };
-        let Some(source) = (0..SERVERS).find(has_none) else { return };
         let before = self.files(server);
         // A deletion that was interrupted may be completed, and a leader copies to tombstones.
         if before.superblock.as_ref().is_none_or(|meta| meta.data_state != DataState::Ready) {
             return;
         }
         self.disks(server).iter().for_each(MemDisk::end_faults);
-        let begun = self.copy(server, source);
+        let request = StartTabletCopyRequestPb {
+            dest_uuid: Some(id_bytes(&self.ids[server])),
+            tablet_id: tablet_id(),
+            copy_peer_uuid: id_bytes(&NOWHERE),
+            copy_peer_addr: HostPortPb { host: OPERATOR.to_string(), port: u32::from(TSERVER_PORT) },
+            caller_term: None,
+        };
+        let reply: Result<StartTabletCopyResponsePb, _> =
+            self.call(server, (CONSENSUS, "StartTabletCopy"), request);
+        let refused = reply.map(|reply| reply.error.map(|error| text_of(&error.status)));
+        self.note(format!("copy to {server} from nowhere: {refused:?}"));
         self.pass(COPY_ENDS);
         let after = self.files(server);
-        if begun && self.up[server] && !after.has_all_of(&before) {
+        if self.up[server] && !after.has_all_of(&before) {
             self.report(format!("a copy to {server} that could not begin left {after:?} of {before:?}"));
         }
     }

@@ -65,7 +65,9 @@ impl HostingTrial {
         // A learner's replica is still being copied, if it has not failed.
         let is_lost = |at: usize| self.has_failed(at) || self.replica(at).is_none() && !learns;
         let lost = status.peers.iter().find(|peer| self.server_of(peer).is_some_and(is_lost));
-        match lost.and_then(|peer| self.server_of(peer)) {
+        // Another one must not leave the rotten one as half of a group.
+        let rotten = self.rotten_member(&config).filter(|rotten| *rotten != leader);
+        match rotten.or(lost.and_then(|peer| self.server_of(peer))) {
             Some(server) if config.peers.len() >= MEMBERS => self.remove(leader, server),
             Some(server) if !config.is_voter(self.ids[server]) => self.remove(leader, server),
             _ if config.peers.len() < MEMBERS => self.add(),

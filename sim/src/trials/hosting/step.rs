@@ -19,8 +19,8 @@ pub(super) enum Step {
     Add,
     /// An order to delete a replica arrives late.
     LateDelete,
-    /// An order to copy a replica from a server that does not have it.
-    CopyFromNone,
+    /// An order to copy a replica from where no server is.
+    CopyFromNowhere,
     /// The source of a copy dies, and the disk fails as the copy is ended.
     BreakCopy,
     Kill,
@@ -40,7 +40,7 @@ pub(super) fn draw(random: &mut RandomStream) -> Step {
         (Step::Evict, 10),
         (Step::Add, 14),
         (Step::LateDelete, 10),
-        (Step::CopyFromNone, 8),
+        (Step::CopyFromNowhere, 8),
         (Step::BreakCopy, 6),
         (Step::Kill, 2),
         (Step::PowerCut, 2),
@@ -48,7 +48,7 @@ pub(super) fn draw(random: &mut RandomStream) -> Step {
         (Step::DiskErrors, 5),
         (Step::Isolate, 3),
         (Step::Repair, 6),
-        (Step::Rot, 4),
+        (Step::Rot, 6),
     ])
 }
 
@@ -66,7 +66,7 @@ impl HostingTrial {
             Step::Evict => self.evict(),
             Step::Add => self.add(),
             Step::LateDelete => self.delete_late(),
-            Step::CopyFromNone => self.copy_from_none(),
+            Step::CopyFromNowhere => self.copy_from_nowhere(),
             Step::BreakCopy => self.break_copy(),
             Step::Kill => self.kill(server),
             Step::PowerCut => self.cut_power(server),
@@ -74,7 +74,7 @@ impl HostingTrial {
             Step::DiskErrors => self.fail_disk(server),
             Step::Isolate => self.isolate(server),
             Step::Repair => self.repair_links(),
-            Step::Rot => self.rot(server),
+            Step::Rot => self.rot(),
         }
     }
 }
