@@ -2,20 +2,25 @@
 
 use std::time::Duration;
 
+use engine::disk::mem::MemDisk;
 use engine::replica::wal_dir;
 use engine::tablet::flush::data_dir;
 use node::hosting::tablet_entry::EntryState;
+use sim_plan::faults::Trigger;
 
 use super::{HostingTrial, MEMBERS, SERVERS, TABLET, host};
 use crate::cluster::{DATA_DIR, WAL_DIR};
 use crate::net::rules::LinkEffect;
 use crate::trials::rot;
-use crate::trigger::EIO;
+use crate::trigger::{ArmedTrigger, EIO, TriggerAction};
 use crate::world::{LinkRule, World};
 
 /// Farthest disk operation that fails, and most operations in a row that do.
 const OPS_AHEAD: u64 = 14;
 const OPS_IN_A_ROW: u64 = 4;
+/// Percentage of failures that wait for a copy or a removal, and the farthest operation that fails then.
+const TRIGGERED_PERCENT: u64 = 40;
+const OPS_AFTER: u64 = 5;
 /// Most time of a copy before its source dies, in microseconds.
 const COPY_MICROS: u64 = 40_000;
 /// Time until a server that is started serves its tablets.
@@ -46,13 +51,32 @@ impl HostingTrial {
         }
     }
 
-    /// Lets some of the next operations of one of a server's disks fail.
+    /// Lets some of the next operations of one of a server's disks fail, or one right after its next copy or removal
+    /// has begun or ended.
     pub(super) fn fail_disk(&mut self, server: usize) {
         let dir = if self.random.percent(30) { WAL_DIR } else { DATA_DIR };
+        if self.random.percent(TRIGGERED_PERCENT) {
+            return self.fail_disk_after(server, dir);
+        }
         let (first, count) = (self.random.between(1, OPS_AHEAD), self.random.between(1, OPS_IN_A_ROW));
         let disk = self.world.machine(&host(server).name()).disk(dir);
         (first..first + count).for_each(|op| disk.fail_op(op, EIO));
         self.note(format!("{count} operations of {dir} at {server} fail from the {first}. on"));
+    }
+
+    fn fail_disk_after(&mut self, server: usize, dir: &str) {
+        let trigger = self.random.pick(&[Trigger::Copy, Trigger::Copy, Trigger::GiveUp, Trigger::Remove]);
+        let (nth, op) = (self.random.between(1, 2) as u32, self.random.between(1, OPS_AFTER) as u32);
+        let machine = self.world.machine(&host(server).name());
+        let action = TriggerAction::FailOp(machine.disk(dir), op);
+        machine.triggers().arm(ArmedTrigger { trigger, nth, action });
+        self.note(format!("operation {op} of {dir} at {server} fails after {}", trigger.word()));
+    }
+
+    /// Disarms what is to fail at a server.
+    pub(super) fn end_disk_faults(&mut self, server: usize) {
+        self.world.machine(&host(server).name()).triggers().clear();
+        self.disks(server).iter().for_each(MemDisk::end_faults);
     }
 
     /// Ends the source of a copy in progress; disk operations of its end may fail.

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use engine::disk::mem::MemDisk;
 use engine::ids::Uuid;
 use engine::replica::wal_dir;
 use engine::tablet::flush::data_dir;
@@ -92,7 +91,7 @@ impl HostingTrial {
         if before.superblock.as_ref().is_none_or(|meta| meta.data_state != DataState::Ready) {
             return;
         }
-        self.disks(server).iter().for_each(MemDisk::end_faults);
+        self.end_disk_faults(server);
         let request = StartTabletCopyRequestPb {
             dest_uuid: Some(id_bytes(&self.ids[server])),
             tablet_id: tablet_id(),

@@ -25,7 +25,7 @@ impl HostingTrial {
         self.steps.push("the quiet end".to_string());
         self.repair_links();
         for server in 0..SERVERS {
-            self.disks(server).iter().for_each(MemDisk::end_faults);
+            self.end_disk_faults(server);
             self.restart(server);
         }
         for round in 0..ROUNDS {
