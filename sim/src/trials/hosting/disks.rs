@@ -20,8 +20,8 @@ const OPS_AHEAD: u64 = 14;
 const OPS_IN_A_ROW: u64 = 4;
 /// Percentage of failures that wait for a copy or a removal, and the farthest operation that fails then.
 const TRIGGERED_PERCENT: u64 = 40;
-const OPS_AFTER: u64 = 5;
-/// Most time of a copy before its source dies, in microseconds.
+const OPS_AFTER: u64 = 4;
+/// Most time of a copy before it is interrupted, in microseconds.
 const COPY_MICROS: u64 = 40_000;
 /// Time until a server that is started serves its tablets.
 const START: Duration = Duration::from_millis(500);
@@ -79,18 +79,26 @@ impl HostingTrial {
         self.disks(server).iter().for_each(MemDisk::end_faults);
     }
 
-    /// Ends the source of a copy in progress; disk operations of its end may fail.
+    /// Interrupts a copy: its source dies, disk operations of the sink fail, or both.
     pub(super) fn break_copy(&mut self) {
-        let copying = (0..SERVERS).find(|at| matches!(self.state(*at), Some(EntryState::Copying)));
-        let Some(sink) = copying else { return self.add() };
+        if self.copying().is_none() {
+            self.add();
+        }
         let micros = self.random.below(COPY_MICROS);
         self.pass(Duration::from_micros(micros));
-        if self.random.percent(70) {
+        let Some(sink) = self.copying() else { return };
+        let (fails, dies) = self.random.pick(&[(true, false), (true, false), (true, true), (false, true)]);
+        if fails {
             self.fail_disk(sink);
         }
-        if let Some(leader) = self.leader().filter(|leader| *leader != sink && self.random.percent(50)) {
+        if let Some(leader) = self.leader().filter(|leader| *leader != sink && dies) {
             self.kill(leader);
         }
+    }
+
+    /// Returns a server that copies the tablet.
+    fn copying(&self) -> Option<usize> {
+        (0..SERVERS).find(|at| matches!(self.state(*at), Some(EntryState::Copying)))
     }
 
     /// Cuts all links of a server.

@@ -21,7 +21,7 @@ pub(super) enum Step {
     LateDelete,
     /// An order to copy a replica from where no server is.
     CopyFromNowhere,
-    /// The source of a copy dies, and the disk fails as the copy is ended.
+    /// The source of a copy dies, or the disk fails within it.
     BreakCopy,
     Kill,
     PowerCut,
@@ -41,7 +41,7 @@ pub(super) fn draw(random: &mut RandomStream) -> Step {
         (Step::Add, 14),
         (Step::LateDelete, 10),
         (Step::CopyFromNowhere, 8),
-        (Step::BreakCopy, 6),
+        (Step::BreakCopy, 10),
         (Step::Kill, 2),
         (Step::PowerCut, 2),
         (Step::Restart, 10),
