@@ -11,6 +11,7 @@
 //! replica continues to vote by the tombstone until the copy is complete.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use engine::disk::Disk;
 use engine::error::{Error, ErrorKind, Result};
@@ -39,12 +40,19 @@ pub struct CopySlot {
     entry: Arc<TabletEntry>,
     /// Error that had failed the previous replica.
     failure: Option<Error>,
+    /// True once the copy has replaced the local replica.
+    begun: AtomicBool,
 }
 
 impl CopySlot {
     /// Creates a slot without a previous failure. Only the caller uses the entry.
     pub fn new(local: LocalReplica, data_dir: Arc<Directory>, entry: Arc<TabletEntry>) -> CopySlot {
-        CopySlot { local, data_dir, entry, failure: None }
+        CopySlot { local, data_dir, entry, failure: None, begun: AtomicBool::default() }
+    }
+
+    /// Remembers that the copy has replaced the local replica.
+    pub fn set_begun(&self) {
+        self.begun.store(true, Ordering::Relaxed);
     }
 
     /// Runs `work`, which changes the consensus metadata of the replica being copied. No vote is granted meanwhile.
@@ -326,7 +334,7 @@ impl TabletManager {
         let (entry, reserved) = self.get_or_reserve(tablet);
         if reserved {
             let local = LocalReplica::nothing(server, tablet);
-            return Ok(CopySlot { local, data_dir: entry.data_dir.clone(), entry, failure: None });
+            return Ok(CopySlot::new(local, entry.data_dir.clone(), entry));
         }
         let mut taken = false;
         let found = entry.transition(|state| {
@@ -377,12 +385,12 @@ impl TabletManager {
             term,
             rejected: entry.rejected_source(),
         };
-        Ok(CopySlot { local, data_dir: entry.data_dir.clone(), entry, failure })
+        Ok(CopySlot { failure, ..CopySlot::new(local, entry.data_dir.clone(), entry) })
     }
 
     /// Ends a failed copy and recovers the tablet's state from the disk.
     pub async fn abort_copy(&self, slot: CopySlot) {
-        let CopySlot { local, data_dir, entry, failure } = slot;
+        let CopySlot { local, data_dir, entry, failure, begun } = slot;
         end_votes(&entry).await;
         let (wal, data) = (&*self.dirs().wal.disk, &*data_dir.disk);
         self.env().observer.mark("tablet copy: given up");
@@ -401,7 +409,10 @@ impl TabletManager {
                 let ready = meta.data_state == engine::tablet::superblock::DataState::Ready;
                 let last_op = meta.tombstone_last_op;
                 let back = Arc::new(TabletEntry::new(meta, data_dir));
-                back.remember_last_op(entry.last_op());
+                // A copy that is stored as complete has another log than the replica before it.
+                if !(ready && begun.into_inner()) {
+                    back.remember_last_op(entry.last_op());
+                }
                 back.set_rejected_source(entry.rejected_source());
                 // Not a tombstone, which its leader would copy again: it must be evicted and added again.
                 if ready || vote_unknown {

@@ -47,6 +47,7 @@ async fn copy_session(
             Ok(sink) => {
                 env.observer.mark_if(slot.rejected().is_some(), "tablet copy: unknown vote replaced");
                 slot.set_rejected(None);
+                slot.set_begun();
                 sink
             }
             Err(error) => {

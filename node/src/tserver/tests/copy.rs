@@ -5,6 +5,7 @@ use crate::hosting::tablet_entry::EntryState;
 use engine::disk::mem::DiskOpKind;
 use engine::error::ErrorKind;
 use engine::replica::JobKind;
+use engine::tablet::superblock::{DataState, Superblock};
 use nyala_common::env::testing::MemDisks;
 use nyala_proto::kudu::HostPortPb;
 use nyala_proto::kudu::consensus::{StartTabletCopyRequestPb, StartTabletCopyResponsePb};
@@ -248,6 +249,53 @@ async fn a_failed_sink_leaves_a_tombstone() {
     both.iter().for_each(|disk| disk.crash());
     pair.to.start_again().await;
     assert_eq!(pair.settled().await, "t STOPPED TABLET_DATA_TOMBSTONED");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_copy_leaves_that_failed_before_it_stored_anything_is_deleted() {
+    let pair = Pair::with_rows(|_| {}).await;
+    let data = pair.disks.disk(pair.to.dir.path().join("data").to_str().expect("UTF-8"));
+    (1..=10).for_each(|op| data.fail_op(op, EIO));
+    assert_eq!(pair.copied().await, " FAILED TABLET_DATA_READY");
+    data.end_faults();
+    assert_eq!(delete(&pair.to, TabletDataState::TabletDataTombstoned, None).await.error, None);
+    assert_eq!(pair.settled().await, "nothing");
+}
+
+/// Whichever disk operation of a copy fails, its tombstone remembers the end of the log that was stored last.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_tombstone_of_a_failed_copy_remembers_no_replaced_log() {
+    let pair = Pair::with_rows(|_| {}).await;
+    let data = pair.disks.disk(pair.to.dir.path().join("data").to_str().expect("UTF-8"));
+    let stored = || Superblock::load(&data, TABLET).expect("it is readable");
+    assert_eq!(pair.copied().await, "t RUNNING TABLET_DATA_READY");
+    assert_eq!(delete(&pair.to, TabletDataState::TabletDataTombstoned, None).await.error, None);
+    let (mut failed, mut unharmed, mut remembered) = (0, 0, None);
+    // Some failed operations do no harm; those behind the last one do none either.
+    for op in 1.. {
+        let written = pair.from.write(&[insert(1_000 + op, "newer")]).await;
+        assert_eq!(written.error, None);
+        let source = pair.from.running.server.tablets.get(TABLET).expect("it is there");
+        let end = source.running().expect("it runs").status_now().await.expect("it runs").last;
+        data.fail_op(op as u64, EIO);
+        pair.copy(&pair.order(None)).await;
+        let state = pair.settled().await;
+        data.end_faults();
+        let copied = Superblock::load(&data, TABLET).is_ok_and(|meta| meta.data_state == DataState::Ready);
+        assert_eq!(delete(&pair.to, TabletDataState::TabletDataTombstoned, None).await.error, None);
+        if copied {
+            remembered = stored().tombstone_last_op;
+            assert!(remembered.is_none_or(|last| last >= end), "operation {op}: {remembered:?} of {end}");
+        }
+        match state.as_str() {
+            "t RUNNING TABLET_DATA_READY" => unharmed += 1,
+            _ => (failed, unharmed) = (failed + 1, 0),
+        }
+        if unharmed == 10 {
+            break;
+        }
+    }
+    assert!(failed > 5 && remembered.is_some(), "{failed} {remembered:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
