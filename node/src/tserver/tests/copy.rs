@@ -268,11 +268,12 @@ async fn the_tombstone_of_a_failed_copy_remembers_no_replaced_log() {
     let pair = Pair::with_rows(|_| {}).await;
     let data = pair.disks.disk(pair.to.dir.path().join("data").to_str().expect("UTF-8"));
     let stored = || Superblock::load(&data, TABLET).expect("it is readable");
-    assert_eq!(pair.copied().await, "t RUNNING TABLET_DATA_READY");
-    assert_eq!(delete(&pair.to, TabletDataState::TabletDataTombstoned, None).await.error, None);
-    let (mut failed, mut unharmed, mut remembered) = (0, 0, None);
+    let (mut failed, mut unharmed) = (0, 0);
     // Some failed operations do no harm; those behind the last one do none either.
     for op in 1.. {
+        assert_eq!(pair.copied().await, "t RUNNING TABLET_DATA_READY");
+        assert_eq!(delete(&pair.to, TabletDataState::TabletDataTombstoned, None).await.error, None);
+        assert!(stored().tombstone_last_op.is_some(), "the end before the copy is known");
         let written = pair.from.write(&[insert(1_000 + op, "newer")]).await;
         assert_eq!(written.error, None);
         let source = pair.from.running.server.tablets.get(TABLET).expect("it is there");
@@ -284,7 +285,7 @@ async fn the_tombstone_of_a_failed_copy_remembers_no_replaced_log() {
         let copied = Superblock::load(&data, TABLET).is_ok_and(|meta| meta.data_state == DataState::Ready);
         assert_eq!(delete(&pair.to, TabletDataState::TabletDataTombstoned, None).await.error, None);
         if copied {
-            remembered = stored().tombstone_last_op;
+            let remembered = stored().tombstone_last_op;
             assert!(remembered.is_none_or(|last| last >= end), "operation {op}: {remembered:?} of {end}");
         }
         match state.as_str() {
@@ -295,7 +296,7 @@ async fn the_tombstone_of_a_failed_copy_remembers_no_replaced_log() {
             break;
         }
     }
-    assert!(failed > 5 && remembered.is_some(), "{failed} {remembered:?}");
+    assert!(failed > 20, "{failed} failed");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
