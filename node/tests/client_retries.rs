@@ -20,12 +20,14 @@ use nyala_proto::kudu::master::{
     ConnectToMasterResponsePb, GetTableLocationsResponsePb, GetTableSchemaResponsePb, MasterErrorPb,
     TabletLocationsPb, TsInfoPb, master_error_pb,
 };
+use nyala_proto::kudu::partition_schema_pb::column_identifier_pb::Identifier;
+use nyala_proto::kudu::partition_schema_pb::{ColumnIdentifierPb, RangeSchemaPb};
 use nyala_proto::kudu::tserver::tablet_server_error_pb::Code;
 use nyala_proto::kudu::tserver::{
     ScanRequestPb, ScanResponsePb, TabletServerErrorPb, WriteRequestPb, WriteResponsePb,
 };
 use nyala_proto::kudu::{AppStatusPb, ColumnarRowBlockPb, HostPortPb, app_status_pb::ErrorCode};
-use nyala_proto::kudu::{PartitionPb, PartitionSchemaPb, partition_schema_pb::RangeSchemaPb};
+use nyala_proto::kudu::{PartitionPb, PartitionSchemaPb};
 use prost::Message;
 
 const MASTER: [MethodInfo; 3] =
@@ -45,6 +47,8 @@ struct Script {
     responses: Mutex<VecDeque<Scripted>>,
     /// Number of the leader master, and of the tablet server that the masters report as the tablet's leader.
     leaders: Mutex<(usize, usize)>,
+    /// Id of the tablet, and the first key after it.
+    tablet: Mutex<(&'static str, Option<i32>)>,
     log: Mutex<Vec<String>>,
 }
 
@@ -99,10 +103,12 @@ impl Script {
             location: None,
             unix_domain_socket_path: None,
         };
+        let (id, end) = *self.tablet.lock();
+        let partition_key_end = end.map(|key| Bytes::from((key ^ i32::MIN).to_be_bytes().to_vec()));
         GetTableLocationsResponsePb {
             tablet_locations: vec![TabletLocationsPb {
-                tablet_id: Bytes::from_static(b"tablet"),
-                partition: Some(PartitionPb::default()),
+                tablet_id: Bytes::from_static(id.as_bytes()),
+                partition: Some(PartitionPb { partition_key_end, ..Default::default() }),
                 interned_replicas: vec![replica(0), replica(1)],
                 ..Default::default()
             }],
@@ -111,6 +117,17 @@ impl Script {
             error: None,
         }
     }
+}
+
+/// Id of a tablet that no server has.
+const GONE: &str = "gone";
+
+/// Returns the error of a write to [`GONE`].
+fn gone(call: &Call) -> Option<Reply> {
+    let request = WriteRequestPb::decode(call.body.clone()).ok().filter(|_| call.method == "Write")?;
+    let code = Code::TabletNotFound as i32;
+    let error = Some(TabletServerErrorPb { code, status: status(ErrorCode::NotFound) });
+    (request.tablet_id == GONE).then(|| Reply::message(&WriteResponsePb { error, ..Default::default() }))
 }
 
 impl Server {
@@ -137,7 +154,9 @@ impl Server {
             error,
             schema: Some(schema::schema_to_pb(&schema())),
             partition_schema: Some(PartitionSchemaPb {
-                range_schema: Some(RangeSchemaPb::default()),
+                range_schema: Some(RangeSchemaPb {
+                    columns: vec![ColumnIdentifierPb { identifier: Some(Identifier::Name("k".to_string())) }],
+                }),
                 ..Default::default()
             }),
             table_id: Some(Bytes::from_static(b"table")),
@@ -148,6 +167,9 @@ impl Server {
 
     fn tablet_server(&self, call: &Call) -> Reply {
         self.note(call);
+        if let Some(gone) = gone(call) {
+            return gone;
+        }
         let response = self.script.responses.lock().pop_front().expect("as scripted");
         let error = match response {
             Scripted::Busy => return Reply::too_busy("scripted"),
@@ -233,6 +255,7 @@ impl World {
         let env: Env = OsEnv::new(&OsOptions::default()).expect("this machine");
         let script = Arc::new(Script::default());
         *script.leaders.lock() = (1, 0);
+        *script.tablet.lock() = ("tablet", None);
         script.responses.lock().extend(responses);
         let mut handles = Vec::new();
         for at in 0..4 {
@@ -289,6 +312,26 @@ async fn a_write_is_retried_with_its_request_id() {
     server-1 Write: request 2 attempt 1, 6 bytes
     server-1 Write: request 3 attempt 1, 6 bytes
     ");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_of_a_tablet_that_begins_where_a_dropped_one_did_are_buffered_anew() {
+    let world =
+        World::new([Scripted::Fails(Code::TabletNotFound, ErrorCode::NotFound), Scripted::Written]).await;
+    let table = world.client.open_table("t").await.expect("scripted");
+    *world.script.tablet.lock() = (GONE, Some(10));
+    let session = world.client.session(SessionConfig::new(FlushMode::Manual));
+    let mut apply = async |key: i32| {
+        let key = key.to_le_bytes();
+        session.apply(&table, RowOpKind::Insert, &[ClientCell::Value(&key)], 0).await
+    };
+    apply(5).await.expect("it is buffered");
+    *world.script.tablet.lock() = ("tablet", None);
+    table.forget_locations();
+    apply(20).await.expect("it is buffered");
+    let failures = session.flush().await;
+    let texts: Vec<&str> = failures.iter().map(|failure| failure.error.message.as_str()).collect();
+    assert_eq!(texts, ["tablet gone of table t was dropped"]);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

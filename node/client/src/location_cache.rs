@@ -31,6 +31,13 @@ pub struct TabletLocation {
     pub replicas: Vec<ReplicaLocation>,
 }
 
+impl TabletLocation {
+    /// Returns true if the tablet has keys of this partition.
+    pub(crate) fn overlaps(&self, other: &Partition) -> bool {
+        before(&self.partition.start, &other.end) && before(&other.start, &self.partition.end)
+    }
+}
+
 /// Result of a lookup by partition key.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum LocationLookup {

@@ -184,7 +184,7 @@ impl Session {
                 }
                 PutOutcome::Full(rows_in_flight) => self.wait_for_buffer_space(rows_in_flight).await,
                 PutOutcome::Locate(key) => match self.shared.client.locate(table, &key, deadline).await? {
-                    LocationLookup::Tablet(tablet) => self.open_buffer(table, tablet)?,
+                    LocationLookup::Tablet(tablet) => self.open_buffer(table, tablet),
                     LocationLookup::Gap { .. } | LocationLookup::Unknown => {
                         return self.reject_row(table, tag);
                     }
@@ -314,13 +314,21 @@ impl Session {
         Ok(PutOutcome::Buffered)
     }
 
-    fn open_buffer(&self, table: &Table, tablet: Arc<TabletLocation>) -> Result<()> {
+    /// Opens the buffer of a tablet. Rows that are buffered for tablets in its place, which it has replaced, are sent
+    /// first: another row may belong to a tablet that begins where an open one did.
+    fn open_buffer(&self, table: &Table, tablet: Arc<TabletLocation>) {
         let mut state = self.shared.state.lock();
-        let buffer = state.tables.get_mut(table.id()).expect("buffer_row inserted it");
+        let buffer = state.tables.get(table.id()).expect("buffer_row inserted it");
+        let is_replaced =
+            |open: &TabletBuffer| open.tablet.id != tablet.id && open.tablet.overlaps(&tablet.partition);
+        if buffer.tablets.values().any(is_replaced) {
+            self.send(&mut state);
+        }
+        let buffer = state.tables.get_mut(table.id()).expect("sending keeps it");
+        buffer.tablets.retain(|_, open| !is_replaced(open));
         let writer = RowOpsWriter::new(buffer.table.schema());
         let start = tablet.partition.start.clone();
         buffer.tablets.entry(start).or_insert(TabletBuffer { tablet, writer, tags: Vec::new() });
-        Ok(())
     }
 
     /// Fails a row that belongs to no tablet.

@@ -281,10 +281,13 @@ impl Client {
         };
         let features = if ranges { &[ADD_DROP_RANGE_PARTITIONS][..] } else { &[] };
         let masters = &self.shared.masters;
-        let _: AlterTableResponsePb = masters.call("AlterTable", &request, deadline, features).await?;
+        let called: Result<AlterTableResponsePb> =
+            masters.call("AlterTable", &request, deadline, features).await;
+        // After an error, too: an attempt without a reply may have had its effect, and a later one found it done.
         if ranges {
             self.forget_all(table.id());
         }
+        called?;
         let mut backoff = Backoff::new(deadline);
         loop {
             let request = IsAlterTableDoneRequestPb { table: by_id.clone() };
