@@ -4,7 +4,7 @@
 //! ```text
 //! source   CopyOpen ├── no CopyStart of a new sink ──┤ CopyOpen       given up before it began
 //! sink     CopyStart ├──────────────────────────────┤ CopyAbort       given up
-//! source                    ┼ its replica ends                        excused
+//! source   CopyOpen ├─────── its replica ends ──────┤                 excused
 //! either        ├─ disturbance ─┤── settle ──┤                        excused
 //! ```
 
@@ -41,7 +41,7 @@ pub struct CopyLog {
     opened: BTreeMap<(TabletId, PeerId), (PeerId, Duration)>,
     /// Servers that have had a replica. They may refuse a source whose log is shorter than theirs was.
     had_replica: BTreeSet<(TabletId, PeerId)>,
-    /// Source and beginning of each copy in progress.
+    /// Source of each copy in progress, and the time at which its session was opened.
     open: BTreeMap<(TabletId, PeerId), (PeerId, Duration)>,
     aborted: Vec<AbortedCopy>,
     /// Replicas that were deleted, failed or restarted, and when.
@@ -57,8 +57,8 @@ impl CopyLog {
         match action {
             CopyOpen { sink, .. } => self.session_opened(tablet, server, *sink, now),
             CopyStart { source, .. } => {
-                self.opened.remove(&(tablet, server));
-                self.open.insert((tablet, server), (*source, now));
+                let session = self.opened.remove(&(tablet, server)).filter(|(of, _)| of == source);
+                self.open.insert((tablet, server), (*source, session.map_or(now, |(_, opened)| opened)));
             }
             CopyFinish => drop(self.open.remove(&(tablet, server))),
             CopyAbort => {
@@ -76,11 +76,9 @@ impl CopyLog {
 
     /// Records a session; a former one of the same sink whose copy never began was given up.
     fn session_opened(&mut self, tablet: TabletId, source: PeerId, sink: PeerId, now: Duration) {
-        if self.had_replica.contains(&(tablet, sink)) {
-            return;
-        }
+        let may_refuse = self.had_replica.contains(&(tablet, sink));
         match self.opened.insert((tablet, sink), (source, now)) {
-            Some((former, from)) if former == source && now > from + OPENING => {
+            Some((former, from)) if !may_refuse && former == source && now > from + OPENING => {
                 self.aborted.push(AbortedCopy { tablet, sink, source, from, to: now });
             }
             _ => {}
@@ -192,6 +190,18 @@ mod tests {
         assert_eq!(found_opening(&[1_000, 2_000], 0), 1);
         assert_eq!(found_opening(&[1_000, 1_200], 0), 0, "the source looked again");
         assert_eq!(found_opening(&[1_000, 2_000], 1), 0, "the first one began");
+    }
+
+    #[test]
+    fn a_source_whose_replica_ends_after_it_opened_the_session_is_an_excuse() {
+        let mut log = CopyLog::default();
+        let open = RaftAction::CopyOpen { sink: server(2), upto: OpId { term: 1, index: 1 } };
+        log.note(server(1), TABLET, &open, at(9));
+        log.note(server(1), TABLET, &RaftAction::Delete, at(10));
+        log.note(server(2), TABLET, &RaftAction::CopyStart { source: server(1), term: 3 }, at(11));
+        log.note(server(2), TABLET, &RaftAction::CopyAbort, at(12));
+        let hosts = (1..=3).map(|number| (server(number), Host::Tserver(number))).collect();
+        assert_eq!(log.check(&hosts, &[], SETTLE).len(), 0);
     }
 
     #[test]
