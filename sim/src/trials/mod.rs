@@ -14,6 +14,7 @@
 //!
 //! *Not here:* masters and clients, which the runs are for.
 
+mod client;
 mod draw;
 mod group;
 mod hosting;
@@ -28,5 +29,5 @@ use crate::oracle::Violation;
 /// Runs the trials of a seed; returns what they find.
 pub fn run(seed: u64) -> Vec<Violation> {
     let of_engine = storage::run(seed).into_iter().chain(group::run(seed));
-    of_engine.chain(hosting::run(seed)).collect()
+    of_engine.chain(hosting::run(seed)).chain(client::run(seed)).collect()
 }
