@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use engine::config::TabletConfig;
 use engine::disk::mem::DiskCost;
+use node::hosting::copy::CopyConfig;
 use node::master::{self, MasterConfig};
 use node::scrub::ScrubConfig;
 use node::server::clock_watch::{self, ClockRule};
@@ -36,6 +37,11 @@ const CLOCK_RULE: ClockRule = ClockRule { max_error_micros: 500_000 };
 /// Time that a server waits for a right clock at its start; longer than any fault of clocks.
 const CLOCK_PATIENCE: Duration = Duration::from_secs(600);
 
+/// Idle time after which a session of a tablet copy ends: longer than any pause of its sink, and short enough to end
+/// before the last checks.
+pub const COPY_IDLE: Duration = Duration::from_secs(20);
+/// Interval between searches for idle sessions.
+const COPY_EXPIRY: Duration = Duration::from_secs(5);
 /// Scrubbing of servers whose files rot: a pass every few seconds, at a rate that a pass keeps up with.
 const SCRUB_INTERVAL: Duration = Duration::from_secs(5);
 const SCRUB_BYTES_PER_SECOND: u64 = 4 << 20;
@@ -196,5 +202,6 @@ fn tserver_config(plan: &Plan, host: Host) -> TserverConfig {
     }
     config.tablet = tablet(plan.cluster.limits, 64 << 10).unwrap_or(config.tablet);
     config.scrub = scrub(plan);
+    config.copy = CopyConfig { idle_timeout: COPY_IDLE, expiry_interval: COPY_EXPIRY, ..config.copy };
     config
 }

@@ -58,8 +58,6 @@ pub(super) struct Cluster {
     pub disturbances: Disturbances,
     /// Time to live of locations.
     pub ttl: u64,
-    /// True if nothing happens any more.
-    pub is_quiet: bool,
     pub found: Option<String>,
     pub steps: Vec<String>,
 }
@@ -92,7 +90,6 @@ impl Cluster {
             intents: Vec::new(),
             disturbances: Disturbances::default(),
             ttl,
-            is_quiet: false,
             found: None,
             steps: Vec::new(),
         }

@@ -9,7 +9,8 @@ use node::hosting::tablet_entry::EntryState;
 use nyala_proto::kudu::tablet::TabletDataState;
 
 use super::{HostingTrial, MEMBERS, SERVERS, host};
-use crate::cluster::{DATA_DIR, WAL_DIR};
+use crate::cluster::{COPY_IDLE, DATA_DIR, WAL_DIR};
+use crate::oracle::resources;
 use crate::world::World;
 
 /// Rounds until which the group is whole again.
@@ -34,6 +35,7 @@ impl HostingTrial {
                 return;
             }
             if self.is_whole() {
+                self.check_resources();
                 return self.delete_all();
             }
             self.repair();
@@ -44,6 +46,14 @@ impl HostingTrial {
         }
         let states: Vec<String> = (0..SERVERS).map(|server| self.show(server)).collect();
         self.report(format!("the group is not whole again without faults: {}", states.join("; ")));
+    }
+
+    /// Reports what servers still hold after the time for which they keep what died.
+    fn check_resources(&mut self) {
+        self.pass(COPY_IDLE + ROUND * 20);
+        let usages = self.observer.running().clone().usages(&mut self.world);
+        let held = resources::check(&usages).into_iter().next();
+        held.into_iter().for_each(|violation| self.report(violation.message));
     }
 
     pub(super) fn disks(&mut self, server: usize) -> [MemDisk; 2] {
