@@ -100,6 +100,9 @@ fn count(root: &Path, runner: &Path) -> Result<BTreeMap<String, u64>> {
         .args(["bench", "--quiet", "--package", "benches", "--bench", "counts", "--"])
         .args(["--output-format=json", "--parallel=auto"])
         .env("PATH", env::join_paths(path)?)
+        // As programs are built, so that their libraries are not compiled once more.
+        .env("CARGO_PROFILE_BENCH_DEBUG", "false")
+        .env("CARGO_PROFILE_BENCH_STRIP", "debuginfo")
         .output()?;
     if !said.success {
         bail!("the count failed: {}", said.stderr);
