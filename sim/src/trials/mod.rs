@@ -14,6 +14,7 @@
 //!
 //! *Not here:* masters and clients, which the runs are for.
 
+mod catalog;
 mod draw;
 mod group;
 mod hosting;
@@ -25,8 +26,28 @@ mod storage;
 
 use crate::oracle::Violation;
 
+/// A kind of trial.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum TrialKind {
+    Storage,
+    Group,
+    Hosting,
+    Catalog,
+}
+
+const ALL: [TrialKind; 4] = [TrialKind::Storage, TrialKind::Group, TrialKind::Hosting, TrialKind::Catalog];
+
 /// Runs the trials of a seed; returns what they find.
 pub fn run(seed: u64) -> Vec<Violation> {
-    let of_engine = storage::run(seed).into_iter().chain(group::run(seed));
-    of_engine.chain(hosting::run(seed)).collect()
+    ALL.into_iter().filter_map(|kind| run_one(kind, seed)).collect()
+}
+
+/// Runs one trial of a seed; returns what it finds.
+pub fn run_one(kind: TrialKind, seed: u64) -> Option<Violation> {
+    match kind {
+        TrialKind::Storage => storage::run(seed),
+        TrialKind::Group => group::run(seed),
+        TrialKind::Hosting => hosting::run(seed),
+        TrialKind::Catalog => catalog::run(seed),
+    }
 }
