@@ -81,7 +81,11 @@ impl CatalogTrial {
         let SentCall { request, generation, instance, awaited } = call;
         let task = request.task;
         let outcome = match self.server_at(&request.address).and_then(|id| self.servers.get(&id)) {
-            Some(server) if !server.up || !awaited && server.instance != instance => {
+            Some(server)
+                if !server.up
+                    || self.now < server.cut_off_until
+                    || !awaited && server.instance != instance =>
+            {
                 Some(Err(Error::not_ready("no connection")))
             }
             Some(server) if server.id == task.server => self.carry_out(&request, generation, awaited),

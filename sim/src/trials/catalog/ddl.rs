@@ -210,6 +210,9 @@ impl Model {
         };
         if known_to_tablets(old) != known_to_tablets(&new) {
             new.begin_version();
+        } else if old.ranges == new.ranges && old.tablets == new.tablets {
+            // Ids of columns that were added and dropped at once were never given.
+            new = old.clone();
         }
         Ok(Change::Alter(id, Box::new(new)))
     }

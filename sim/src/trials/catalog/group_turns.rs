@@ -117,10 +117,10 @@ impl CatalogTrial {
         self.end_pending(tablet, keeps);
         if let Some(group) = self.groups.get_mut(&tablet) {
             group.elect(next);
-            group.health.clear();
             let term = group.term;
             self.note(format!("{next} leads {} in term {term}", short(&tablet)));
         }
+        self.update_health(next, tablet);
         self.acknowledge(tablet);
     }
 
@@ -236,12 +236,8 @@ impl CatalogTrial {
         }
     }
 
-    /// Returns the health of the members, as a replica sees it that takes itself for the leader.
-    pub(super) fn health_seen_by(
-        &self,
-        leader: PeerId,
-        tablet: TabletId,
-    ) -> BTreeMap<PeerId, ReportedHealth> {
+    /// Returns the health of the members, as their leader sees it now.
+    fn health_seen_by(&self, leader: PeerId, tablet: TabletId) -> BTreeMap<PeerId, ReportedHealth> {
         let Some(group) = self.groups.get(&tablet) else { return BTreeMap::new() };
         let has = self.servers.get(&leader).and_then(|server| server.replicas.get(&tablet));
         let (_, members) = group.config_at(has.map_or(0, |replica| replica.has));
@@ -255,10 +251,11 @@ impl CatalogTrial {
     }
 
     fn health_of(&self, server: PeerId, tablet: TabletId) -> ReportedHealth {
+        let last = self.groups[&tablet].health.get(&server).copied();
         let Some(server) = self.servers.get(&server) else { return ReportedHealth::Failed };
         if !server.up {
             let silent = self.now - server.down_since >= SILENT;
-            return if silent { ReportedHealth::Failed } else { ReportedHealth::Healthy };
+            return if silent { ReportedHealth::Failed } else { last.unwrap_or(ReportedHealth::Healthy) };
         }
         match server.replicas.get(&tablet).map(|replica| replica.mode) {
             Some(ReplicaMode::Running) => ReportedHealth::Healthy,

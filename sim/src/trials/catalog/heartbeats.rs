@@ -34,6 +34,7 @@ impl CatalogTrial {
             return;
         }
         server.beating_until = Some(now + TIMEOUT);
+        server.beats += 1;
         let server = &self.servers[&id];
         let up_to = server.last_change;
         let heartbeat = Box::new(self.heartbeat(server, master));
@@ -74,6 +75,7 @@ impl CatalogTrial {
         let reported = |tablet: &TabletId| Some(self.reported(server, *tablet, server.replicas.get(tablet)?));
         TabletReport {
             incremental: known.is_some(),
+            number: Some(server.beats),
             updated: updated.iter().filter_map(reported).collect(),
             removed: if known.is_some() { after(&server.removed) } else { Vec::new() },
         }
@@ -99,7 +101,7 @@ impl CatalogTrial {
             error: (replica.mode == Failed).then(|| "rot".to_string()),
             schema_version: group.map(|group| group.version_at(replica.has)),
             stats: None,
-            health: if leads { self.health_seen_by(server.id, tablet) } else { BTreeMap::new() },
+            health: group.filter(|_| leads).map_or_else(BTreeMap::new, |group| group.health.clone()),
         }
     }
 

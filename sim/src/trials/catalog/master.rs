@@ -63,6 +63,14 @@ pub(super) struct HeardServer {
     pub(super) location: Option<String>,
     /// True if a full report has arrived since its registration.
     pub(super) reported: bool,
+    /// Number of its last report.
+    pub(super) last_report: Option<i32>,
+}
+
+impl HeardServer {
+    pub(super) fn new(instance: i64, at: Duration, location: Option<String>) -> HeardServer {
+        HeardServer { instance, at, takes_replicas: true, location, reported: false, last_report: None }
+    }
 }
 
 /// A master that leads no longer and has not noticed: it works until it has something to store.
@@ -107,7 +115,6 @@ impl Master {
     }
 
     pub(super) fn take_answer(&mut self, task: TaskKey, result: Result<(), engine::error::Error>) {
-        self.open.remove(&task);
         self.inbox.push(CatalogEvent::Answered { task, result });
     }
 
@@ -172,7 +179,11 @@ impl CatalogTrial {
                 self.before_heartbeat(heartbeat);
                 None
             }
-            _ => None,
+            CatalogEvent::Answered { task, .. } => {
+                self.master.open.remove(task);
+                None
+            }
+            CatalogEvent::Tick => None,
         };
         let expected = ticket.and_then(|ticket| match self.master.waiting.get(&ticket) {
             Some(Waiter::Client(ddl)) => Some((ddl.clone(), self.expect(ddl))),
@@ -247,7 +258,7 @@ impl CatalogTrial {
             if !self.faults || self.random.percent(KNOWN) {
                 let at = Duration::from_nanos(contact.last_heartbeat.0);
                 let (instance, location) = (contact.instance, contact.location.clone());
-                let known = HeardServer { instance, at, takes_replicas: true, location, reported: false };
+                let known = HeardServer::new(instance, at, location);
                 heard.insert(contact.id, known);
                 catalog.import_contact(contact.clone());
             }

@@ -82,9 +82,10 @@ impl CatalogTrial {
         let known = self.master.heard.get(&beat.server);
         let outdated = known.is_some_and(|known| known.instance > beat.instance && now - known.at <= silence);
         if beat.registration.is_some() && !outdated {
-            let (instance, at, location) = (beat.instance, now, beat.location.clone());
-            let heard = HeardServer { instance, at, takes_replicas: true, location, reported: false };
-            self.master.heard.insert(beat.server, heard);
+            let last_report =
+                known.filter(|known| known.instance == beat.instance).and_then(|it| it.last_report);
+            let heard = HeardServer::new(beat.instance, now, beat.location.clone());
+            self.master.heard.insert(beat.server, HeardServer { last_report, ..heard });
         }
         let Some(heard) = self.master.heard.get_mut(&beat.server) else { return };
         if heard.instance != beat.instance {
@@ -92,6 +93,12 @@ impl CatalogTrial {
         }
         (heard.at, heard.takes_replicas) = (now, beat.takes_replicas);
         let Some(report) = &beat.report else { return };
+        let overtaken = heard.last_report >= report.number;
+        heard.last_report = report.number;
+        if overtaken {
+            heard.reported = false;
+            return;
+        }
         if report.incremental && !heard.reported {
             return;
         }
@@ -317,8 +324,9 @@ impl CatalogTrial {
 
 /// Calls to a server after which others may wait.
 const OPEN_MAX: usize = 8;
-/// Time within which a new leader is asked for a change that it needs.
-const ASKED_AFTER: Duration = Duration::from_millis(2_500);
+/// Time within which a new leader is asked for a change that it needs. A transfer of leadership that has just ended
+/// delays it by up to five seconds.
+const ASKED_AFTER: Duration = Duration::from_millis(6_500);
 
 fn same_servers(group: &Group, peers: &[PeerRecord]) -> bool {
     group.configs.iter().any(|(_, members)| {

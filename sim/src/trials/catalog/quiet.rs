@@ -21,8 +21,12 @@ impl CatalogTrial {
         let ids: Vec<PeerId> = self.servers.keys().copied().collect();
         for id in ids {
             self.restart(id);
-            self.servers.get_mut(&id).into_iter().for_each(|server| server.takes_replicas = true);
+            if let Some(server) = self.servers.get_mut(&id) {
+                (server.takes_replicas, server.cut_off_until) = (true, self.now);
+            }
         }
+        // The requests that wait come first.
+        self.turn();
         self.add_servers();
         for server in self.model.maintenance.clone() {
             self.master.take_request(Ddl::Maintenance { server, enter: false, allow_missing: true });
@@ -111,8 +115,8 @@ impl CatalogTrial {
         let good = group.members().iter().filter(|member| member.voter && !member.replace);
         let good = good.filter(|member| is_good(member.server)).count();
         if good != wanted || group.members().len() != wanted || group.pending.is_some() {
-            let members = group.members();
-            return Err(format!("{tablet} has {good} good voters, not {wanted}, of {members:?}"));
+            let (members, report) = (group.members(), self.master.reports.get(&id));
+            return Err(format!("{tablet} has {good} good voters, not {wanted}, of {members:?}: {report:?}"));
         }
         Ok(())
     }

@@ -25,6 +25,8 @@ pub(super) struct TrialServer {
     /// Time at which it went down.
     pub(super) down_since: Duration,
     pub(super) takes_replicas: bool,
+    /// Time until which masters cannot reach it.
+    pub(super) cut_off_until: Duration,
     pub(super) replicas: BTreeMap<TabletId, Replica>,
     /// Tablets that were deleted here in this life.
     pub(super) deleted: BTreeSet<TabletId>,
@@ -38,6 +40,8 @@ pub(super) struct TrialServer {
     pub(super) acknowledged: [Option<u64>; MASTERS],
     /// Time at which the heartbeat without a reply is given up.
     pub(super) beating_until: Option<Duration>,
+    /// Heartbeats of this life.
+    pub(super) beats: i32,
     /// True if a heartbeat is to follow at once.
     pub(super) hinted: bool,
 }
@@ -52,6 +56,7 @@ impl TrialServer {
             up: true,
             down_since: Duration::ZERO,
             takes_replicas: true,
+            cut_off_until: Duration::ZERO,
             replicas: BTreeMap::new(),
             deleted: BTreeSet::new(),
             changed: BTreeMap::new(),
@@ -61,6 +66,7 @@ impl TrialServer {
             leads: [true; MASTERS],
             acknowledged: [None; MASTERS],
             beating_until: None,
+            beats: 0,
             hinted: false,
         }
     }
@@ -91,6 +97,7 @@ impl TrialServer {
         self.leads = [true; MASTERS];
         self.acknowledged = [None; MASTERS];
         self.beating_until = None;
+        self.beats = 0;
     }
 
     fn mark(&mut self, tablet: TabletId) {

@@ -8,6 +8,9 @@ use super::CatalogTrial;
 const PASS_MIN: Duration = Duration::from_millis(2);
 const PASS_MAX: Duration = Duration::from_secs(3);
 
+/// Longest time for which masters do not reach a server.
+const CUT_OFF_MAX_SECS: u64 = 30;
+
 /// A step of a catalog trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Step {
@@ -23,11 +26,13 @@ enum Step {
     FailReplica,
     Depose,
     MarkForReplacement,
+    /// Masters do not reach a server for a while, which reaches them.
+    CutOff,
     /// A server takes no more replicas, or takes some again.
     SwitchTaking,
 }
 
-const STEPS: [(Step, u32); 11] = [
+const STEPS: [(Step, u32); 12] = [
     (Step::Pass, 34),
     (Step::Request, 30),
     (Step::Query, 8),
@@ -38,6 +43,7 @@ const STEPS: [(Step, u32); 11] = [
     (Step::FailReplica, 4),
     (Step::Depose, 6),
     (Step::MarkForReplacement, 3),
+    (Step::CutOff, 3),
     (Step::SwitchTaking, 2),
 ];
 
@@ -62,6 +68,11 @@ impl CatalogTrial {
             Step::FailReplica => self.fail_replica(server),
             Step::Depose => self.depose(),
             Step::MarkForReplacement => self.mark_for_replacement(),
+            Step::CutOff => {
+                let until = self.now + Duration::from_secs(self.random.between(5, CUT_OFF_MAX_SECS));
+                self.servers.get_mut(&server).into_iter().for_each(|at| at.cut_off_until = until);
+                self.note(format!("{server} is cut off until {until:?}"));
+            }
             Step::SwitchTaking => {
                 let at = self.servers.get_mut(&server);
                 at.into_iter().for_each(|at| at.takes_replicas = !at.takes_replicas);
