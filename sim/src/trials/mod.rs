@@ -4,7 +4,8 @@
 //! seed ──┬─► [`storage`]  one replica with a made-up leader: jobs, crashes and rot against any scan at any snapshot
 //!        ├─► [`group`]    replicas of one tablet with elections, copies, deletions and changes of members
 //!        │        both: tables of `draw`, operations of `shape`, the model's rows in `rows`, scans of `scans`
-//!        └─► [`hosting`]  whole tablet servers with one tablet: orders to delete and to copy, disks that fail in them
+//!        ├─► [`hosting`]  whole tablet servers with one tablet: orders to delete and to copy, disks that fail in them
+//!        └─► [`catalog`]  the masters' catalog with made-up tablet servers and clients: requests, repair, fail-overs
 //! ```
 //!
 //! The tables of a run have few rows, and its faults strike where clients and timers leave them a chance. The trials of
@@ -12,7 +13,7 @@
 //! they reach what needs a certain order of writes, jobs, messages and crashes, any projection at any snapshot, and
 //! values next to each other.
 //!
-//! *Not here:* masters and clients, which the runs are for.
+//! *Not here:* whole masters and clients, which the runs are for.
 
 mod catalog;
 mod draw;

@@ -118,7 +118,10 @@ impl CatalogTrial {
 
     /// Deposes the leader of a tablet; what it has accepted may be lost.
     pub(super) fn depose(&mut self) {
-        let accepting = |group: &Group| group.pending.is_some();
+        // What a leader has accepted may be lost, and what it could not be asked is asked again.
+        let cut_off =
+            |id: PeerId| self.servers.get(&id).is_some_and(|server| self.now < server.cut_off_until);
+        let accepting = |group: &Group| group.pending.is_some() || group.leader.is_some_and(cut_off);
         let of = |is: &dyn Fn(&Group) -> bool| -> Vec<TabletId> {
             self.groups.iter().filter(|(_, group)| group.term > 0 && is(group)).map(|(id, _)| *id).collect()
         };

@@ -50,7 +50,7 @@ impl CatalogTrial {
     }
 
     /// Lets time pass until all is done.
-    fn settle(&mut self, when: &str) {
+    pub(super) fn settle(&mut self, when: &str) {
         let mut last = Ok(());
         for _ in 0..ROUNDS {
             self.pass(ROUND);
