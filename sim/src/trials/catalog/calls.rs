@@ -194,8 +194,8 @@ impl CatalogTrial {
         }
     }
 
-    /// Begins a change that a leader is asked for. Returns true if it is done at once; the reply to another follows when
-    /// it is committed.
+    /// Begins a change that a leader is asked for. Returns true if it is done at once; the reply to another follows
+    /// when it is committed.
     fn begin_change(
         &mut self,
         task: TaskKey,

@@ -283,12 +283,12 @@ fn partition_refusals(new: &NewTable) -> Vec<Refusal> {
     refusals
 }
 
-fn has_column_twice(levels: &[Level]) -> bool {
+pub(super) fn has_column_twice(levels: &[Level]) -> bool {
     (1..levels.len()).any(|at| levels[..at].iter().any(|level| level.column == levels[at].column))
 }
 
 /// Refusal of a range whose own hash has another number of levels.
-const OTHER_LEVELS: Refusal = Refusal::of(2, ErrorKind::Unsupported);
+pub(super) const OTHER_LEVELS: Refusal = Refusal::of(2, ErrorKind::Unsupported);
 
 fn replica_refusal(replicas: i32, at: &Situation) -> Option<Refusal> {
     let code = match replicas {
@@ -306,7 +306,7 @@ pub(super) fn cell(value: i32) -> Vec<u8> {
     value.to_le_bytes().to_vec()
 }
 
-fn column_of(new: &NewColumn, id: u32) -> Column {
+pub(super) fn column_of(new: &NewColumn, id: u32) -> Column {
     let default = new.default.map(cell);
     let (read_default, write_default) = (default.clone(), default);
     Column { id, name: new.name.clone(), nullable: new.nullable, read_default, write_default }
@@ -330,96 +330,5 @@ fn new_table(new: &NewTable) -> ModelTable {
         tablets: BTreeMap::new(),
         versions: vec![(new.name.clone(), columns.clone())],
         columns,
-    }
-}
-
-impl ModelTable {
-    fn begin_version(&mut self) {
-        self.version += 1;
-        self.versions.push((self.name.clone(), self.columns.clone()));
-    }
-
-    fn index(&self, name: &str) -> Result<usize, Refusal> {
-        let index = self.columns.iter().position(|column| column.name == name);
-        index.ok_or(Refusal::of(2, ErrorKind::NotFound))
-    }
-
-    fn check_free(&self, name: &str) -> Result<(), Refusal> {
-        match self.index(name) {
-            Ok(_) => Err(Refusal::of(2, ErrorKind::AlreadyPresent)),
-            Err(_) => Ok(()),
-        }
-    }
-
-    fn apply(&mut self, part: &Part) -> Result<(), Refusal> {
-        match part {
-            Part::AddColumn(new) => self.add_column(new)?,
-            Part::DropColumn(name) => {
-                let at = self.index(name)?;
-                if at < self.keys {
-                    return Err(BAD_SCHEMA);
-                }
-                self.columns.remove(at);
-            }
-            Part::RenameColumn(from, to) => {
-                let at = self.index(from)?;
-                if to.is_empty() {
-                    return Err(BAD_SCHEMA);
-                }
-                if to != from {
-                    self.check_free(to)?;
-                }
-                self.columns[at].name.clone_from(to);
-            }
-            Part::ChangeDefault(name, value) => {
-                let at = self.index(name)?;
-                self.columns[at].write_default = Some(cell(*value));
-            }
-            Part::AddRange(range) => self.add_range(range)?,
-            Part::DropRange(range) => self.drop_range(range)?,
-        }
-        Ok(())
-    }
-
-    fn add_column(&mut self, new: &NewColumn) -> Result<(), Refusal> {
-        self.check_free(&new.name)?;
-        if new.key || !new.nullable && new.default.is_none() {
-            return Err(BAD_SCHEMA);
-        }
-        self.columns.push(column_of(new, self.next_column));
-        self.next_column += 1;
-        Ok(())
-    }
-
-    fn add_range(&mut self, range: &KeyRange) -> Result<(), Refusal> {
-        if !self.ranged || range.is_empty() {
-            return Err(BAD_REQUEST);
-        }
-        if self.ranges.iter().any(|other| other.has_bounds_of(range)) {
-            return Err(Refusal::of(1, ErrorKind::AlreadyPresent));
-        }
-        if self.ranges.iter().any(|other| other.overlaps(range)) {
-            return Err(BAD_REQUEST);
-        }
-        let own = range.own.as_ref().unwrap_or(&self.levels);
-        let is_key = |name: &String| self.columns[..self.keys].iter().any(|column| column.name == *name);
-        if has_column_twice(own) || own.iter().any(|level| level.buckets < 2 || !is_key(&level.column)) {
-            return Err(BAD_SCHEMA);
-        }
-        if own.len() != self.levels.len() {
-            return Err(OTHER_LEVELS);
-        }
-        self.ranges.push(range.clone());
-        Ok(())
-    }
-
-    fn drop_range(&mut self, range: &KeyRange) -> Result<(), Refusal> {
-        let at = self.ranges.iter().position(|other| other.has_bounds_of(range));
-        let at = at.filter(|_| self.ranged && !range.is_empty()).ok_or(BAD_REQUEST)?;
-        let dropped = self.ranges.remove(at);
-        for (start, _) in self.bounds_of(&dropped) {
-            self.tablets.remove(&start);
-        }
-        Ok(())
     }
 }

@@ -240,8 +240,8 @@ impl CatalogTrial {
         }
     }
 
-    /// Loads the catalog of the next master from the committed rows. The deposed one may work for a while, if it `lives`:
-    /// one whose turn was lost has ended.
+    /// Loads the catalog of the next master from the committed rows. The deposed one may work for a while, if it
+    /// `lives`: one whose turn was lost has ended.
     pub(super) fn fail_over(&mut self, why: &str, lives: bool) {
         self.note(format!("fail-over: {why}"));
         self.reached.fail_overs += 1;

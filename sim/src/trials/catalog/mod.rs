@@ -23,6 +23,7 @@
 //! *Not here:* the wire, the system tablet's replication, authorization, secrets and format levels.
 
 mod agenda;
+mod alteration;
 mod calls;
 mod ddl;
 mod draws;

@@ -284,7 +284,7 @@ impl CatalogTrial {
                     let waited = now - since;
                     let tablet = short(&tablet);
                     return self.report(format!(
-                        "the new leader {leader} of {tablet} is not asked for a change that it has needed for {waited:?}"
+                        "the new leader {leader} of {tablet} is not asked for a change, needed for {waited:?}"
                     ));
                 }
                 Some(_) => {}
