@@ -209,7 +209,8 @@ impl World {
 
     fn report(&self, name: &str, case: &TestCase) -> TabletReport {
         let full = case.args.contains_key("full");
-        let mut report = TabletReport { incremental: !full, ..TabletReport::default() };
+        let number = case.args.get("number").and_then(|values| values.first()?.parse().ok());
+        let mut report = TabletReport { incremental: !full, number, ..TabletReport::default() };
         for line in case.input.lines() {
             let words = words(line);
             if words[0] == "removed" {

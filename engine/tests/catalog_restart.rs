@@ -283,7 +283,7 @@ impl World {
         let rpc = vec![HostPort { host: format!("s{server}"), port: 7050 }];
         let heartbeat = Heartbeat {
             registration: Some(TserverRegistration { rpc, ..TserverRegistration::default() }),
-            report: Some(TabletReport { incremental: false, updated, removed: Vec::new() }),
+            report: Some(TabletReport { updated, ..TabletReport::default() }),
             ..Heartbeat::of(id, 1)
         };
         self.step(CatalogEvent::Heartbeat { ticket: 1, heartbeat: Box::new(heartbeat) });

@@ -77,6 +77,8 @@ pub struct ReportedTablet {
 pub struct TabletReport {
     /// True if only changes since the last acknowledged report are included; otherwise the report is full.
     pub incremental: bool,
+    /// Number of the report in this run of the server, if it counts them.
+    pub number: Option<i32>,
     pub updated: Vec<ReportedTablet>,
     pub removed: Vec<TabletId>,
 }
@@ -148,4 +150,6 @@ pub(super) struct Tserver {
     pub(super) takes_replicas: bool,
     /// True if a full report has been processed since the registration.
     pub(super) reported: bool,
+    /// Number of the last report of this run.
+    pub(super) last_report: Option<i32>,
 }

@@ -45,6 +45,15 @@ impl Catalog {
             reply.needs_full_report = !server.reported;
             return reply;
         };
+        // A report that arrives after a later one is outdated, and the later one may have contained only what changed
+        // in between. A server that begins to count again is asked once more, too.
+        let overtaken = server.last_report.zip(report.number).is_some_and(|(last, number)| number <= last);
+        server.last_report = report.number.or(server.last_report);
+        if overtaken {
+            server.reported = false;
+            reply.needs_full_report = true;
+            return reply;
+        }
         if report.incremental && !server.reported {
             reply.needs_full_report = true;
             return reply;
@@ -76,8 +85,17 @@ impl Catalog {
             let address = registration.rpc.first().map_or_else(String::new, HostPort::to_string);
             out.notes.push(CatalogNote::ServerRegistered { server: id, address });
         }
+        let last_report = old.filter(|old| old.instance == instance).and_then(|old| old.last_report);
         let (last_heartbeat, takes_replicas, reported) = (now.mono, true, false);
-        let server = Tserver { instance, registration, location, last_heartbeat, takes_replicas, reported };
+        let server = Tserver {
+            instance,
+            registration,
+            location,
+            last_heartbeat,
+            takes_replicas,
+            reported,
+            last_report,
+        };
         self.servers.insert(id, server);
     }
 
@@ -85,8 +103,16 @@ impl Catalog {
     /// itself counts as one.
     pub fn import_contact(&mut self, server: TserverContact) {
         let TserverContact { id, instance, registration, location, last_heartbeat } = server;
-        let (takes_replicas, reported) = (true, false);
-        let server = Tserver { instance, registration, location, last_heartbeat, takes_replicas, reported };
+        let (takes_replicas, reported, last_report) = (true, false, None);
+        let server = Tserver {
+            instance,
+            registration,
+            location,
+            last_heartbeat,
+            takes_replicas,
+            reported,
+            last_report,
+        };
         self.servers.insert(id, server);
     }
 

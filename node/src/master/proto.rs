@@ -262,6 +262,7 @@ pub fn heartbeat(pb: &TsHeartbeatRequestPb) -> Result<Heartbeat, Error> {
 fn tablet_report(pb: &TabletReportPb) -> Result<TabletReport, Error> {
     Ok(TabletReport {
         incremental: pb.is_incremental,
+        number: Some(pb.sequence_number),
         updated: pb.updated_tablets.iter().map(reported_tablet).collect::<Result<_, _>>()?,
         removed: pb.removed_tablet_ids.iter().map(|id| Uuid::parse(id)).collect::<Result<_, _>>()?,
     })

@@ -10,7 +10,7 @@ use clap::Args;
 use super::{arguments, run_pool};
 use crate::oracle::Violation;
 use crate::output::outln;
-use crate::trials;
+use crate::trials::{self, TrialKind};
 
 #[derive(Args)]
 pub(super) struct TrialsArgs {
@@ -20,6 +20,9 @@ pub(super) struct TrialsArgs {
     /// Trials at a time; as many as there are processors if not given
     #[arg(long, value_parser = arguments::count)]
     jobs: Option<usize>,
+    /// Run this kind of trial alone
+    #[arg(long, value_enum)]
+    only: Option<TrialKind>,
     /// End at the first violation
     #[arg(long)]
     stop: bool,
@@ -31,7 +34,7 @@ pub(super) fn trials(args: &TrialsArgs) -> Result<bool> {
     let failed = Mutex::new(0u64);
     let work = || {
         while let Some(seed) = next(&seeds) {
-            let found = trials_of(seed);
+            let found = trials_of(seed, args.only);
             if found.is_empty() {
                 continue;
             }
@@ -55,8 +58,12 @@ fn next(seeds: &Mutex<Range<u64>>) -> Option<u64> {
 }
 
 /// Runs the trials of a seed. A panic is a violation too.
-fn trials_of(seed: u64) -> Vec<Violation> {
-    catch_unwind(AssertUnwindSafe(|| trials::run(seed)))
+fn trials_of(seed: u64, only: Option<TrialKind>) -> Vec<Violation> {
+    let run = || match only {
+        Some(kind) => trials::run_one(kind, seed).into_iter().collect(),
+        None => trials::run(seed),
+    };
+    catch_unwind(AssertUnwindSafe(run))
         .unwrap_or_else(|_| vec![Violation::new("panic", format!("seed {seed}: the trials panic"))])
 }
 

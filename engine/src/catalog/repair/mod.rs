@@ -377,6 +377,8 @@ impl Catalog {
                 repair.due = now.mono.after(wait.min(RETRY_MAX));
                 let attempts = repair.failures;
                 out.notes.push(CatalogNote::RequestFailed { task, attempts, error: error.message });
+                // The server that was to be added may have an old replica, which was spared for it.
+                self.remove_evicted(now, task.tablet, &[], out);
             }
         }
     }

@@ -8,6 +8,7 @@ mod locations;
 mod masters;
 mod secrets;
 
+use std::sync::atomic::{AtomicI32, Ordering};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -40,6 +41,8 @@ struct Fixture {
     master: RunningMaster,
     proxy: Proxy,
     change: fn(&mut MasterConfig),
+    /// Number of the next tablet report.
+    next_report: AtomicI32,
 }
 
 impl Fixture {
@@ -55,7 +58,7 @@ impl Fixture {
         let dir = tempfile::tempdir().expect("a directory");
         let master = run(&env, &dir, change).await;
         let proxy = Proxy::new(env.clone(), master.rpc_addr, "ann");
-        Fixture { env, dir, master, proxy, change }
+        Fixture { env, dir, master, proxy, change, next_report: AtomicI32::new(0) }
     }
 
     /// Restarts the master on the same directories.
@@ -130,7 +133,7 @@ impl Fixture {
                 is_incremental: false,
                 updated_tablets: tablets,
                 removed_tablet_ids: Vec::new(),
-                sequence_number: 0,
+                sequence_number: self.next_report.fetch_add(1, Ordering::Relaxed),
             }),
             nyala_state,
             ..Default::default()

@@ -7,10 +7,10 @@ use sim_plan::RandomStream;
 use sim_plan::client_ops::WriteKind;
 
 use super::conditions::{Condition, Disturbances};
+use super::limits::{MASTERS, SERVERS};
 use super::rows::{Cells, RowResult, Rows};
-use super::scanners::ScannerState;
+use super::scanner_state::ScannerState;
 use super::tablets::{OPEN, RangeChange, Tablets};
-use super::{MASTERS, SERVERS};
 
 /// An operation of the client.
 #[derive(Debug, Clone)]

@@ -20,8 +20,8 @@ use sim_plan::Host;
 
 use super::cluster::Cluster;
 use super::codec::{COLUMNS, decoded_key};
+use super::limits::{MASTERS, RPC_TIMEOUT, SERVERS, TABLE};
 use super::tablets::{OPEN, tablet_id};
-use super::{MASTERS, RPC_TIMEOUT, SERVERS, TABLE};
 use crate::workload::{MASTER_PORT, TSERVER_PORT};
 
 /// Returns a status with an error.

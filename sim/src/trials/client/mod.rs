@@ -1,10 +1,10 @@
 //! A client trial: the client against the double of a cluster, whose servers do whatever a server may do.
 //!
 //! ```text
-//!   nyala-client: tasks that write, scan, change ranges ──► the double: masters, tablet servers
-//!        │ what it reports                                     │ busy, silent, slow or gone; leaders that move,
-//!        ▼                                                     │ ranges and tokens that change, small and empty batches
-//!   verdicts: the double knows every row, every version   ◄────┘
+//!   nyala-client: tasks write, scan, change ranges ──► the double: masters, tablet servers
+//!        │ what it reports                                │ busy, silent, slow or gone; leaders that move,
+//!        ▼                                                │ ranges and tokens that change, small batches
+//!   verdicts: the double knows every version of a row ◄──┘
 //! ```
 //!
 //! In a run, servers that are right most of the time leave a client's retries and caches little to do. The double is
@@ -23,9 +23,11 @@
 mod cluster;
 mod codec;
 mod conditions;
+mod limits;
 mod masters;
 mod reading;
 mod rows;
+mod scanner_state;
 mod scanners;
 mod service;
 mod step;
@@ -44,6 +46,7 @@ use nyala_common::env::Env;
 use sim_plan::{Host, NetworkSpec, RandomStream};
 
 use self::cluster::Cluster;
+use self::limits::{CLIENT, DISTURBED, END, MASTERS, OP_TIMEOUT, RPC_TIMEOUT, SERVERS, TABLE, WORKERS};
 use self::service::Member;
 use self::worker::Worker;
 use crate::event_log::EventLog;
@@ -55,23 +58,6 @@ use crate::world::{HostProgram, ProgramResult, StopReason, World};
 /// Name of this oracle.
 const NAME: &str = "client trial";
 
-const TABLE: &str = "trial";
-const MASTERS: usize = 3;
-const SERVERS: usize = 4;
-/// Tasks of the client, which write different keys.
-const WORKERS: u64 = 3;
-const CLIENT: &str = "client";
-/// Time until which the double's conditions change.
-const DISTURBED: Duration = Duration::from_secs(60);
-/// Time until which operations begin.
-const END: Duration = Duration::from_secs(75);
-/// Time limits of an operation and of an attempt.
-const OP_TIMEOUT: Duration = Duration::from_secs(15);
-const RPC_TIMEOUT: Duration = Duration::from_secs(1);
-/// Time within which the client finds leaders that serve.
-const SETTLE: Duration = Duration::from_secs(9);
-/// Time within which a reply arrives.
-const PROPAGATION: Duration = Duration::from_millis(100);
 /// Lines that a violation's story ends with.
 const STORY: usize = 40;
 

@@ -6,19 +6,26 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::Int64Type;
 use arrow_array::{Array, RecordBatch};
 use nyala_client::Scanner;
+use nyala_common::env::Env;
+use sim_plan::RandomStream;
 
 use super::rows::Row;
 use super::verdicts::ScanReport;
-use super::worker::Worker;
 
 /// Longest pause between two batches.
 const PAUSE_US: u64 = 500_000;
 
 /// Reads a scan to its end, or as many batches as the client's patience lets it.
-pub(super) async fn read(worker: &mut Worker, scanner: &mut Scanner, report: &mut ScanReport, patience: u64) {
+pub(super) async fn read(
+    env: &Env,
+    random: &mut RandomStream,
+    scanner: &mut Scanner,
+    report: &mut ScanReport,
+    patience: u64,
+) {
     let mut batches = 0;
     while batches < patience {
-        report.waited_since = worker.env.now().mono.0;
+        report.waited_since = env.now().mono.0;
         match scanner.next_batch().await {
             Ok(Some(batch)) => {
                 report.count += batch.num_rows() as u64;
@@ -30,11 +37,11 @@ pub(super) async fn read(worker: &mut Worker, scanner: &mut Scanner, report: &mu
             }
         }
         batches += 1;
-        if worker.random.percent(15) {
-            let pause = worker.random.below(PAUSE_US);
-            worker.env.sleep(Duration::from_micros(pause)).await;
+        if random.percent(15) {
+            let pause = random.below(PAUSE_US);
+            env.sleep(Duration::from_micros(pause)).await;
         }
-        if worker.random.percent(10) {
+        if random.percent(10) {
             // The next batch says whether the scanner is still there.
             drop(scanner.keep_alive().await);
         }

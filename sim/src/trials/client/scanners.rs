@@ -14,27 +14,13 @@ use nyala_proto::kudu::{OrderMode, ReadMode};
 use super::cluster::Cluster;
 use super::codec::{self, COLUMNS, decoded_key};
 use super::conditions::Condition;
+use super::limits::FIRST_BATCH;
 use super::rows::Row;
+use super::scanner_state::ScannerState;
 use super::writes::{refusal, token_refusal};
 
-/// Size of a response that the first operation of a client asks for: the number of the operation is added to it.
-pub(super) const FIRST_BATCH: u32 = 1_000;
 /// Most rows of a response.
 const ROWS: u64 = 6;
-
-/// A scanner of a server.
-#[derive(Debug)]
-pub(super) struct ScannerState {
-    pub server: usize,
-    pub tablet: usize,
-    pub op: usize,
-    snapshot: u64,
-    is_ordered: bool,
-    columns: Vec<usize>,
-    /// Rows that are left.
-    rows: Vec<(i64, Row)>,
-    next_call: u32,
-}
 
 impl Cluster {
     pub(super) fn scan_call(&mut self, server: usize, call: &Call, now: u64) -> Reply {
@@ -71,7 +57,7 @@ impl Cluster {
         Reply::message(&ScannerKeepAliveResponsePb { error })
     }
 
-    /// Returns the scanner of a call that goes on with it.
+    /// Returns the scanner of a call that continues it.
     fn scanner(&mut self, server: usize, request: &ScanRequestPb) -> Result<u64, TabletServerErrorPb> {
         let id = scanner_number(request.scanner_id());
         let found = self.scanners.get_mut(&id).filter(|scanner| scanner.server == server);

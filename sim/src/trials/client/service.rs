@@ -10,9 +10,9 @@ use nyala_common::rpc::server::RpcServer;
 use nyala_common::rpc::{Call, MethodInfo, Reply, RpcConfig, Service};
 use nyala_common::security::acl::MethodRole;
 
-use super::RPC_TIMEOUT;
 use super::cluster::Cluster;
 use super::conditions::Condition;
+use super::limits::RPC_TIMEOUT;
 use crate::wire::client::TSERVER;
 use crate::workload::{MASTER_PORT, TSERVER_PORT};
 use crate::world::ProgramResult;

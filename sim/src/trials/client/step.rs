@@ -4,9 +4,10 @@ use std::time::Duration;
 
 use sim_plan::Host;
 
+use super::ClientTrial;
 use super::cluster::seconds;
 use super::conditions::Condition;
-use super::{CLIENT, ClientTrial, MASTERS, SERVERS};
+use super::limits::{CLIENT, MASTERS, SERVERS};
 use crate::world::World;
 
 /// Most servers out of order at once.

@@ -1,7 +1,7 @@
-//! The tablets of the double: ranges of keys that come and go, and what the client has learned of them.
+//! The tablets of the double: ranges of keys that come and go, and the client's knowledge of them.
 
-use super::SERVERS;
 use super::codec;
+use super::limits::SERVERS;
 use sim_plan::RandomStream;
 
 /// Bounds of a range without bounds.
@@ -36,7 +36,7 @@ pub(super) struct ChangedRange {
     upper: i64,
 }
 
-/// What a reply said of a range of keys.
+/// A reply's word on a range of keys.
 struct Told {
     at: u64,
     lower: i64,

@@ -3,8 +3,8 @@
 use nyala_client::{Error, ErrorKind};
 
 use super::cluster::{Cluster, text_of};
+use super::limits::{OP_TIMEOUT, PROPAGATION, SETTLE};
 use super::rows::{Row, RowResult};
-use super::{OP_TIMEOUT, PROPAGATION, SETTLE};
 
 /// Longest wait between two attempts of the client, and some more.
 const BACKOFF: u64 = 2_100_000_000;
@@ -24,7 +24,7 @@ pub(super) struct ScanRequest {
     pub counts_only: bool,
 }
 
-/// What the client reports of a scan.
+/// The client's report of a scan.
 #[derive(Debug, Default)]
 pub(super) struct ScanReport {
     pub rows: Vec<(i64, Row)>,

@@ -16,12 +16,11 @@ use sim_plan::client_ops::WriteKind;
 
 use super::cluster::{Cluster, Intent};
 use super::codec::KINDS;
+use super::limits::{END, FIRST_BATCH, OP_TIMEOUT, WORKERS};
 use super::reading;
 use super::rows::Cells;
-use super::scanners::FIRST_BATCH;
 use super::tablets::{KEYS, OPEN};
 use super::verdicts::{ScanReport, ScanRequest};
-use super::{END, OP_TIMEOUT, WORKERS};
 use crate::workload::row_encoding;
 
 /// Longest pause between two operations.
@@ -226,7 +225,7 @@ impl Worker {
         match self.table.scan(spec) {
             Ok(mut scanner) => {
                 let patience = if self.random.percent(10) { self.random.below(4) } else { u64::MAX };
-                reading::read(self, &mut scanner, &mut report, patience).await;
+                reading::read(&self.env, &mut self.random, &mut scanner, &mut report, patience).await;
                 report.snapshot = scanner.snapshot();
                 self.snapshots.extend(report.snapshot);
             }

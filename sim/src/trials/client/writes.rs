@@ -11,9 +11,9 @@ use sim_plan::client_ops::WriteKind;
 use super::cluster::{Cluster, Intent, seconds};
 use super::codec::{self, RowOp};
 use super::conditions::Condition;
+use super::limits::{PROPAGATION, RPC_TIMEOUT};
 use super::masters::status;
 use super::rows::RowResult;
-use super::{PROPAGATION, RPC_TIMEOUT};
 
 /// Returns an error of a tablet server.
 pub(super) fn refusal(code: Code, of: ErrorCode, message: &str) -> Option<TabletServerErrorPb> {
