@@ -95,6 +95,8 @@ pub struct RowFailure {
 pub struct RowReceipt {
     /// Tag passed to [`Session::apply`].
     pub tag: u64,
+    /// Id of the tablet.
+    pub tablet: String,
     /// Hybrid timestamp of the write operation.
     pub timestamp: u64,
     /// Error of the row; `None` if it was written.
@@ -314,9 +316,16 @@ impl Session {
         Ok(PutOutcome::Buffered)
     }
 
+    /// Opens a buffer for a tablet. Rows of tablets that it replaces are sent first: two buffers must not overlap.
     fn open_buffer(&self, table: &Table, tablet: Arc<TabletLocation>) -> Result<()> {
         let mut state = self.shared.state.lock();
+        let state = &mut *state;
+        let is_outdated = |of: &TabletBuffer| of.tablet.id != tablet.id && of.tablet.overlaps(&tablet);
+        if state.tables[table.id()].tablets.values().any(is_outdated) {
+            self.send(state);
+        }
         let buffer = state.tables.get_mut(table.id()).expect("buffer_row inserted it");
+        buffer.tablets.retain(|_, of| !is_outdated(of));
         let writer = RowOpsWriter::new(buffer.table.schema());
         let start = tablet.partition.start.clone();
         buffer.tablets.entry(start).or_insert(TabletBuffer { tablet, writer, tags: Vec::new() });
@@ -416,7 +425,9 @@ impl State {
     fn keep_receipts(&mut self, tags: &[u64], done: &BatchOutcome) {
         let Some(timestamp) = done.timestamp else { return };
         let first = self.receipts.len();
-        self.receipts.extend(tags.iter().map(|&tag| RowReceipt { tag, timestamp, refused: None }));
+        let tablet = &done.tablet;
+        let receipt = |&tag| RowReceipt { tag, tablet: tablet.clone(), timestamp, refused: None };
+        self.receipts.extend(tags.iter().map(receipt));
         for (row, error) in &done.refused {
             if let Some(receipt) = self.receipts.get_mut(first + row) {
                 receipt.refused = Some(error.clone());

@@ -90,6 +90,14 @@ impl TabletLocation {
         if leader(self) == leader(before) { failed + 1 } else { 0 }
     }
 
+    /// Returns true if partition keys belong to both tablets: one of them was dropped.
+    pub(super) fn overlaps(&self, other: &TabletLocation) -> bool {
+        let reaches = |one: &TabletLocation, other: &TabletLocation| {
+            one.partition.end.is_empty() || other.partition.start < one.partition.end
+        };
+        reaches(self, other) && reaches(other, self)
+    }
+
     /// Returns the replica for the attempt after `failed` failures: the leader first, then all replicas in turn.
     pub(super) fn replica(&self, failed: u32) -> Option<&ReplicaLocation> {
         let leader = self.replicas.iter().find(|replica| replica.leader);
