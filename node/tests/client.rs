@@ -236,6 +236,35 @@ async fn a_session_continues_after_a_hash_schema_changed() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_session_continues_after_a_range_replaced_a_smaller_one() {
+    let mut world = world().await;
+    let key = |k: i64| (k as u64 ^ 1 << 63).to_be_bytes().to_vec();
+    let range = |low, high| PartitionRange { lower: key(low), upper: key(high) };
+    let mut create = CreateTable::new("replaced", schema()).range(&["k"]).expect("a key column");
+    create.replicas = Some(1);
+    create.ranges = vec![range(0, 10), range(20, 30)];
+    let table = world.client.create_table(&create).await.expect("a new table");
+    let session = world.client.session(SessionConfig::new(FlushMode::Manual));
+    let insert = async |k: i64| {
+        let bytes = k.to_le_bytes();
+        let cells = [ClientCell::Value(&bytes), ClientCell::Null, ClientCell::Null];
+        session.apply(&table, RowOpKind::Insert, &cells, k as u64).await.expect("it has a range");
+    };
+    insert(5).await;
+    insert(25).await;
+    let dropped = [AlterStep::DropRange(range(0, 10)), AlterStep::DropRange(range(20, 30))];
+    let steps = dropped.into_iter().chain([AlterStep::AddRange(range(0, 100))]).collect::<Vec<_>>();
+    world.client.alter_table(&table, &steps, None).await.expect("legal steps");
+    for k in [6, 28, 50] {
+        insert(k).await;
+    }
+    session.flush().await.iter().for_each(|failure| assert!([5, 25, 6, 28].contains(&failure.tag)));
+    let (keys, _) = scan(&table, ScanSpec::default()).await;
+    assert!(keys.contains(&50), "the new tablet has its row: {keys:?}");
+    world.cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tables_are_altered_and_rows_in_gaps_fail() {
     let mut world = world().await;
     let key = |k: i64| (k as u64 ^ 1 << 63).to_be_bytes().to_vec();

@@ -19,7 +19,7 @@ use crate::server_limits::{BACKOFF_MAX, PAGE_CACHE_BYTES, raft};
 use crate::server_usage::RunningServers;
 use crate::workload::{MASTER_PORT, TSERVER_PORT};
 use crate::world::{HostProgram, ProgramResult, World};
-use sim_plan::client_ops::SCANNER_TTL;
+use sim_plan::client_ops::{LOCATIONS_TTL, SCANNER_TTL};
 use sim_plan::faults::DiskEffect;
 use sim_plan::{EngineLimits, FaultKind, Host, Plan};
 
@@ -147,6 +147,9 @@ fn master_config(plan: &Plan, host: Host) -> MasterConfig {
     if let Some(spec) = &plan.security {
         config.security = Some(security::settings(spec, host));
         security::require(&mut config.rpc);
+    }
+    if plan.alters_model_tables() {
+        config.table_locations_ttl_ms = millis(LOCATIONS_TTL) as u32;
     }
     config.history_holds.lease = plan.cluster.heartbeat * 2;
     let cell_bytes_max = config.tablet.cell_bytes_max;

@@ -48,6 +48,7 @@ impl Scanner {
             return Ok(None);
         };
         let batch = arrow::batch_from_block(block, &self.columns, self.schema())?;
+        self.last = self.open.as_ref().map(|open| open.tablet.clone());
         Ok(Some(self.limited(batch)))
     }
 }

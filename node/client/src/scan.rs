@@ -100,6 +100,8 @@ pub struct Scanner {
     /// Partition keys still to be read. The lower bound of the first range advances.
     ranges: VecDeque<PartitionRange>,
     pub(super) open: Option<OpenTablet>,
+    /// The tablet of the last batch.
+    pub(super) last: Option<Arc<TabletLocation>>,
     /// The open tablet's rows, if they are read in this process.
     local: Option<Box<dyn LocalScan>>,
     pub(super) snapshot: Option<u64>,
@@ -158,6 +160,7 @@ impl Table {
             aggregation,
             ranges,
             open: None,
+            last: None,
             local: None,
             snapshot,
             rows_left: spec.limit,
@@ -231,6 +234,11 @@ impl Scanner {
     /// Returns the snapshot timestamp, once known.
     pub fn snapshot(&self) -> Option<u64> {
         self.snapshot
+    }
+
+    /// Returns the id of the tablet whose rows the last batch has.
+    pub fn tablet(&self) -> Option<&str> {
+        self.last.as_ref().map(|tablet| tablet.id.as_str())
     }
 
     /// Returns the bytes of rows received.
@@ -493,6 +501,7 @@ impl Scanner {
         if message.last_primary_key.is_some() && self.spec.fault_tolerant {
             open.last_key = message.last_primary_key.clone();
         }
+        self.last = Some(open.tablet.clone());
         if message.has_more_results() {
             if let Some(id) = message.scanner_id {
                 open.scanner_id = id;

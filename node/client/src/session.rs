@@ -95,6 +95,8 @@ pub struct RowFailure {
 pub struct RowReceipt {
     /// Tag passed to [`Session::apply`].
     pub tag: u64,
+    /// Id of the tablet.
+    pub tablet: String,
     /// Hybrid timestamp of the write operation.
     pub timestamp: u64,
     /// Error of the row; `None` if it was written.
@@ -424,7 +426,9 @@ impl State {
     fn keep_receipts(&mut self, tags: &[u64], done: &BatchOutcome) {
         let Some(timestamp) = done.timestamp else { return };
         let first = self.receipts.len();
-        self.receipts.extend(tags.iter().map(|&tag| RowReceipt { tag, timestamp, refused: None }));
+        let tablet = &done.tablet;
+        let receipt = |&tag| RowReceipt { tag, tablet: tablet.clone(), timestamp, refused: None };
+        self.receipts.extend(tags.iter().map(receipt));
         for (row, error) in &done.refused {
             if let Some(receipt) = self.receipts.get_mut(first + row) {
                 receipt.refused = Some(error.clone());

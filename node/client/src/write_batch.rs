@@ -20,6 +20,8 @@ use nyala_proto::kudu::{ExternalConsistencyMode, RowOperationsPb};
 
 /// Result of a batch.
 pub(super) struct BatchOutcome {
+    /// Id of the tablet that answered.
+    pub(super) tablet: String,
     /// Failed rows, by their position in the batch.
     pub(super) refused: Vec<(usize, Error)>,
     /// Number of rows skipped by an IGNORE operation.
@@ -81,7 +83,7 @@ impl Client {
                 token: token.clone(),
             };
             match self.try_write(table, &tablet, batch, deadline, attempt).await {
-                Ok(response) => return Ok(outcome(&response)),
+                Ok(response) => return Ok(outcome(&tablet.id, &response)),
                 Err(TabletCallFailure::OtherReplica(error)) => {
                     self.env().observer.mark("client: write retried at another server");
                     backoff.failed(self.env(), &what, error).await?;
@@ -146,7 +148,7 @@ impl Client {
     }
 }
 
-fn outcome(response: &WriteResponsePb) -> BatchOutcome {
+fn outcome(tablet: &str, response: &WriteResponsePb) -> BatchOutcome {
     let row = |row: &PerRowErrorPb| (row.row_index.max(0) as usize, error_from_status(&row.error));
     let metrics = response.resource_metrics.unwrap_or_default();
     let ignored = [
@@ -156,6 +158,7 @@ fn outcome(response: &WriteResponsePb) -> BatchOutcome {
         metrics.upsert_ignore_errors(),
     ];
     BatchOutcome {
+        tablet: tablet.to_string(),
         refused: response.per_row_errors.iter().map(row).collect(),
         ignored: ignored.iter().map(|count| count.max(&0).unsigned_abs()).sum(),
         timestamp: response.timestamp,

@@ -127,6 +127,12 @@ words! {
         RenameTable = "rename-table",
         AddRange = "add-range",
         DropRange = "drop-range",
+        /// Adds one or two ranges within keys that no range has, with any bounds.
+        AddRanges = "add-ranges",
+        /// Drops one or two ranges and adds others that overlap them, in one request.
+        ReplaceRanges = "replace-ranges",
+        /// Asks for what masters must refuse.
+        Refused = "refused",
         /// Hides the table as a soft-deleted one and recalls it.
         HideAndRecall = "hide-and-recall",
         /// Drops the table and creates it again under its name.
@@ -163,6 +169,9 @@ words! {
         Elsewhere = "elsewhere",
     }
 }
+
+/// Time for which clients remember the locations of tablets, in plans that alter model tables.
+pub const LOCATIONS_TTL: Duration = Duration::from_secs(4);
 
 /// Idle time after which servers drop a scanner, in plans with paused scans.
 pub const SCANNER_TTL: Duration = Duration::from_secs(3);

@@ -100,6 +100,11 @@ impl Plan {
         self.any_op(|op| matches!(op, ClientOp::Numbered { .. }))
     }
 
+    /// Returns true if clients alter model tables: they remember locations for [`crate::client_ops::LOCATIONS_TTL`].
+    pub fn alters_model_tables(&self) -> bool {
+        self.any_op(|op| matches!(op, ClientOp::TableAlter { .. }))
+    }
+
     /// Returns true if scans pause: servers drop idle scanners after [`crate::client_ops::SCANNER_TTL`].
     pub fn pauses_scans(&self) -> bool {
         self.any_op(|op| matches!(op, ClientOp::TablePausedScan { .. }))

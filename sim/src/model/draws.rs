@@ -5,7 +5,7 @@ use sim_plan::client_ops::{TableStep, WriteKind};
 use sim_plan::tables::spec::{CompressionWord, EncodingWord};
 use sim_plan::tables::{ColumnSpec, ModelTable, RangeSpec, Value, draw};
 
-use super::{ColNo, Condition, RowCells, RowWrite};
+use super::{ColNo, Condition, RowCells, RowWrite, range_draws};
 use crate::wire::bloom::BloomFilter;
 
 /// Different keys per column that half of all rows are drawn from.
@@ -237,14 +237,25 @@ pub fn alteration(
             let at = random.below(table.ranges.len() as u64) as usize;
             vec![AlterStep::DropRange(table.ranges[at].clone())]
         }
-        TableStep::DropRange | TableStep::HideAndRecall | TableStep::Recreate => return None,
+        TableStep::AddRanges => {
+            let added = range_draws::added(random, table, gone)?;
+            added.into_iter().map(AlterStep::AddRange).collect()
+        }
+        TableStep::ReplaceRanges => {
+            let (dropped, added) = range_draws::replaced(random, table, gone)?;
+            let dropped = dropped.into_iter().map(AlterStep::DropRange);
+            dropped.chain(added.into_iter().map(AlterStep::AddRange)).collect()
+        }
+        TableStep::DropRange | TableStep::Refused | TableStep::HideAndRecall | TableStep::Recreate => {
+            return None;
+        }
     };
     let (name, table) = after(name, table, &steps);
     Some(Alteration { steps, name, table })
 }
 
 /// Returns a range or one side of it: what a client remembers of the whole then overlaps with what there is.
-pub(super) fn cut(random: &mut RandomStream, table: &ModelTable, range: &RangeSpec) -> RangeSpec {
+fn cut(random: &mut RandomStream, table: &ModelTable, range: &RangeSpec) -> RangeSpec {
     use crate::wire::keys::range_key;
     let mut range = range.clone();
     let first = table.spec.range.first().and_then(|number| table.column(*number));
@@ -283,7 +294,7 @@ pub(super) fn added(random: &mut RandomStream, table: &ModelTable, next: ColNo) 
 }
 
 /// Draws a step that changes one of the value columns.
-fn changed(random: &mut RandomStream, step: TableStep, table: &ModelTable) -> Option<AlterStep> {
+pub(super) fn changed(random: &mut RandomStream, step: TableStep, table: &ModelTable) -> Option<AlterStep> {
     let values = &table.columns[usize::from(table.spec.keys)..];
     if values.is_empty() {
         return None;
@@ -309,7 +320,7 @@ fn changed(random: &mut RandomStream, step: TableStep, table: &ModelTable) -> Op
 }
 
 /// Returns a table after steps.
-fn after(name: &str, table: &ModelTable, steps: &[AlterStep]) -> (String, ModelTable) {
+pub(super) fn after(name: &str, table: &ModelTable, steps: &[AlterStep]) -> (String, ModelTable) {
     let (mut name, mut table) = (name.to_string(), table.clone());
     for step in steps {
         let find = |table: &mut ModelTable, name: &str, change: &dyn Fn(&mut ColumnSpec)| {

@@ -3,7 +3,7 @@
 //! ```text
 //! plan ──► [`sim_plan::tables`]  shapes and values
 //!              │
-//!              ├──► draws       rows, conditions and alterations that fit a version
+//!              ├──► draws       rows, conditions and alterations that fit a version, those of ranges in range_draws
 //!              ├──► rows        what a row operation does to a row, and its answer
 //!              ├──► condition   whether a scan's condition keeps a cell
 //!              └──► versions    the schema over time: an alteration is a window
@@ -15,6 +15,7 @@
 mod condition;
 pub mod draws;
 pub mod invalid_draws;
+mod range_draws;
 pub mod rows;
 mod versions;
 

@@ -140,6 +140,8 @@ pub fn wanted() -> BTreeSet<String> {
         "scan by tokens",
         "write by the client",
         "write of several tablets by the client",
+        "scan by the client of a new or old tablet",
+        "alter refused as a whole",
         "all columns in the key",
         "metadata statistics at rest",
         "metadata scanner expired",

@@ -21,6 +21,7 @@ pub struct TableEvent {
     pub after: HybridStamp,
     /// Index of the table's incarnation.
     pub table: usize,
+    /// Id of the tablet. Empty for a write of unknown outcome that any of the table's tablets may have.
     pub tablet: String,
     /// Number of the version whose columns the client used.
     pub view: usize,
@@ -58,6 +59,8 @@ pub struct ReadCall {
     pub since: Option<HybridStamp>,
     pub ordered: bool,
     pub limit: Option<u32>,
+    /// True if the scan may have passed the tablet by, or a part of it: rows that it lacks say nothing.
+    pub partial: bool,
 }
 
 /// The outcome of a write.
@@ -134,6 +137,9 @@ impl std::fmt::Display for ReadCall {
         }
         if self.ordered {
             f.write_str(", ordered")?;
+        }
+        if self.partial {
+            f.write_str(", perhaps a part")?;
         }
         if let Some(limit) = self.limit {
             write!(f, ", at most {limit}")?;

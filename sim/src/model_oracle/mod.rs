@@ -31,14 +31,20 @@ pub use violation::{NAME, of_call};
 pub fn check(tables: &[Incarnation], events: &[TableEvent]) -> OracleReport {
     let mut report = OracleReport::default();
     let mut by_tablet: BTreeMap<(usize, &str), Vec<usize>> = BTreeMap::new();
+    let mut anywhere: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for (at, event) in events.iter().enumerate() {
         report.checked += 1;
         if let Some(table) = tables.get(event.table) {
             answers::check(at, event, table).into_iter().for_each(|violation| report.add(violation));
-            by_tablet.entry((event.table, event.tablet.as_str())).or_default().push(at);
+            match (event.tablet.as_str(), &event.call) {
+                ("", TableCall::Write { .. }) => anywhere.entry(event.table).or_default().push(at),
+                (tablet, _) => by_tablet.entry((event.table, tablet)).or_default().push(at),
+            }
         }
     }
-    for ((table, _), calls) in by_tablet {
+    for ((table, _), mut calls) in by_tablet {
+        calls.extend(anywhere.get(&table).into_iter().flatten());
+        calls.sort_unstable();
         let calls: Vec<(usize, &TableEvent)> = calls.into_iter().map(|at| (at, &events[at])).collect();
         timeline::check(&tables[table], &calls, &mut report);
     }

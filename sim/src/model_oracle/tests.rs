@@ -344,6 +344,7 @@ impl Player {
             since: None,
             ordered: true,
             limit,
+            partial: false,
         };
         match self.random.below(6) {
             0 => (call.since, call.limit) = (Some(at.saturating_sub(15 * STEP)), None),
@@ -528,6 +529,7 @@ fn read(invoked: u64, at: u64, value: Option<i128>) -> TableEvent {
         since: None,
         ordered: false,
         limit: None,
+        partial: false,
     };
     let count = rows.len() as u64;
     event(invoked, TableCall::Read { call, outcome: ReadOutcome::Rows { at: Some(at), rows, count } })
@@ -553,4 +555,35 @@ fn a_snapshot_has_all_before_its_timestamp() {
     assert!(!clean(&[upsert(10, 1, done(11)), read(20, 11, Some(1))]));
     assert!(!clean(&[read(20, 12, Some(1))]), "a row that no client wrote");
     assert!(!clean(&[upsert(10, 1, done(10))]), "written at what the client had seen");
+}
+
+#[test]
+fn a_scan_that_may_have_passed_a_tablet_by_may_lack_rows_but_has_no_others() {
+    let (table, _) = small();
+    let clean = |events: &[TableEvent]| check(std::slice::from_ref(&table), events).is_clean();
+    let partial = |at: u64, value: Option<i128>| {
+        let mut event = read(at + 1, at, value);
+        if let TableCall::Read { call, .. } = &mut event.call {
+            call.partial = true;
+        }
+        event
+    };
+    assert!(!clean(&[upsert(10, 1, done(11)), read(30, 20, None)]));
+    assert!(clean(&[upsert(10, 1, done(11)), partial(20, None)]));
+    assert!(clean(&[upsert(10, 1, done(11)), partial(20, Some(1))]));
+    assert!(!clean(&[upsert(10, 1, done(11)), partial(20, Some(2))]));
+}
+
+#[test]
+fn an_unknown_write_to_any_tablet_explains_a_row_of_each() {
+    let (table, _) = small();
+    let clean = |events: &[TableEvent]| check(std::slice::from_ref(&table), events).is_clean();
+    let unknown = TableEvent {
+        tablet: String::new(),
+        ..upsert(10, 1, WriteOutcome::Unknown("its range is gone".to_string()))
+    };
+    let elsewhere = TableEvent { tablet: "other".to_string(), ..read(31, 30, Some(1)) };
+    assert!(!clean(&[read(31, 30, Some(1)), elsewhere.clone()]));
+    assert!(clean(&[unknown.clone(), read(31, 30, Some(1)), elsewhere.clone()]));
+    assert!(clean(&[unknown, read(31, 30, None), elsewhere]));
 }

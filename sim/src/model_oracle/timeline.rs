@@ -155,6 +155,10 @@ impl<'a> Sweep<'a, '_> {
             candidates = next;
             self.limit(&mut candidates);
         }
+        // Only reads without a snapshot ask for what happened after the last event.
+        if !self.reads.values().any(|read| read.at.is_none() && read.rows.contains_key(key)) {
+            return;
+        }
         self.let_unknown_take_effect(&mut candidates, &unknown, HybridStamp::MAX, &mut ever);
         if !self.is_incomplete {
             self.check_stale_reads(key, &ever);
@@ -334,6 +338,7 @@ impl<'a> Sweep<'a, '_> {
             let complete = is_complete(read, key);
             let fits = match &began {
                 None => reads::fits(self.table, read.call, &read.meaning, &candidate.row, observed, complete),
+                Some(_) if read.call.partial && observed.is_none() => true,
                 Some((_, before, touched)) => {
                     let change = (before, &candidate.row, *touched);
                     reads::fits_diff(self.table, read.call, &read.meaning, change, observed)
@@ -346,6 +351,7 @@ impl<'a> Sweep<'a, '_> {
         if read.call.columns.is_empty() {
             // A state that was left out may count otherwise.
             let sums = if self.is_incomplete { (0, 1) } else { sums };
+            let sums = if read.call.partial { (0, sums.1) } else { sums };
             (read.least, read.most) = (read.least + sums.0, read.most + sums.1);
         }
         next
@@ -436,6 +442,9 @@ fn written(candidate: &CandidateState, (row, changed): (ModelRow, bool)) -> Cand
 
 /// Returns true if a scan would have given the row of this key.
 fn is_complete(read: &Read, key: &[u8]) -> bool {
+    if read.call.partial {
+        return false;
+    }
     let Some(limit) = read.call.limit else { return true };
     let full = read.count >= u64::from(limit);
     !full || read.call.ordered && read.rows.keys().next_back().is_some_and(|last| key <= last.as_slice())

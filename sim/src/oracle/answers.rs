@@ -93,7 +93,7 @@ impl Causes {
         Causes {
             drops_columns: plan.loses_columns(),
             adds_columns: plan.any_op(|op| matches!(op, AddColumn { .. })),
-            alters_model_tables: plan.any_op(|op| matches!(op, TableAlter { .. })),
+            alters_model_tables: plan.alters_model_tables(),
             drops_tablets: plan.clients.iter().flat_map(|client| &client.ops).any(drops),
             forgets_history: !plan.data.history.is_zero(),
             has_faults: !plan.faults.is_empty(),

@@ -36,6 +36,8 @@ use sim_plan::{FaultKind, Host};
 pub const NAME: &str = "availability";
 /// Beginning of the message about a tablet that a server does not have.
 const TABLET_NOT_FOUND: &str = "Tablet not found";
+/// Part of a master's message about a tablet that is being created.
+const NOT_RUNNING: &str = "Tablet not running";
 /// Part of the error of a call on a dropped table.
 const WAS_DELETED: &str = "was deleted";
 /// End of the message about a call whose time was over before its reply came.
@@ -185,15 +187,17 @@ fn is_backup(operation: &HistoryOp) -> bool {
     matches!(&operation.request, ClientRequest::Other(text) if text.starts_with("backup "))
 }
 
-/// Returns true for reads of many pages, as backups are, and for an alteration, which creates tablets or stores the
-/// schema of each.
+/// Returns true for reads of many pages, as backups are, for an alteration, which creates tablets or stores the schema
+/// of each, and for what waits for these tablets.
 fn may_be_slow(operation: &HistoryOp, error: &CallError) -> bool {
     let has_no_response = error.message.ends_with(NO_RESPONSE);
+    let waits_for_new_tablet = error.message.contains(NOT_RUNNING);
     match &operation.request {
         ClientRequest::Scan(_) => has_no_response,
         ClientRequest::Other(text) => {
             text.starts_with("alter ")
                 || is_backup(operation)
+                || waits_for_new_tablet
                 || (has_no_response && text.starts_with("read "))
         }
         ClientRequest::Write { .. } | ClientRequest::Operator(_) => false,

@@ -71,6 +71,7 @@ pub(super) fn draw(
         since,
         ordered,
         limit: (ordered && random.percent(15)).then(|| random.between(1, 6) as u32),
+        partial: false,
     }
 }
 
@@ -85,6 +86,7 @@ pub(super) fn whole(table: &ModelTable, at: HybridStamp, ordered: bool) -> ReadC
         since: None,
         ordered,
         limit: None,
+        partial: false,
     }
 }
 

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, VecDeque};
 use crate::history::HybridStamp;
 use crate::model::{Incarnation, RowCells};
 use crate::wire::client::ToldErrors;
+use crate::wire::keys::Bounds;
 
 /// Most rows that the clients remember of a table.
 const WRITTEN_MAX: usize = 24;
@@ -16,6 +17,8 @@ pub(super) struct ModelTables {
     pub incarnations: Vec<Incarnation>,
     /// The state of each of the plan's tables.
     pub tables: Vec<TableState>,
+    /// Tablets that masters have told of: their incarnation and bounds, by id.
+    pub tablets: BTreeMap<String, (usize, Bounds)>,
     /// The newest timestamp that any plain client has seen.
     pub newest: HybridStamp,
     /// Number of rows that clients have asked to insert, by incarnation.

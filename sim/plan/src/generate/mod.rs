@@ -58,6 +58,7 @@ impl Plan {
         let mut plan = Plan::without_backups(seed, profile, size);
         tables::replace_with_metadata(&mut RandomStream::new(seed, "metadata"), &mut plan);
         tables::replace_with_paused_scans(&mut RandomStream::new(seed, "paused scans"), &mut plan);
+        tables::replace_with_range_changes(&mut RandomStream::new(seed, "ranges that change"), &mut plan);
         // Order: last, because model tables replace the ops of all clients.
         backups::add(&mut RandomStream::new(seed, "backups"), &mut plan, profile, size);
         plan

@@ -235,6 +235,16 @@ fn range_columns(random: &mut RandomStream, keys: u8) -> Vec<u8> {
     columns
 }
 
+/// Returns hash levels of a range's own: other buckets and seeds than those of the table.
+pub fn own_levels(table: &ModelTable) -> Vec<HashLevel> {
+    let level = |level: &HashLevel| HashLevel {
+        columns: level.columns.clone(),
+        buckets: 5 - level.buckets,
+        seed: level.seed ^ 3,
+    };
+    table.spec.hash.iter().map(level).collect()
+}
+
 /// Draws disjoint ranges in order, by bounds on the first range column.
 fn ranges(random: &mut RandomStream, table: &ModelTable) -> Vec<RangeSpec> {
     let Some(first) = table.spec.range.first().and_then(|number| table.column(*number)) else {
@@ -252,15 +262,7 @@ fn ranges(random: &mut RandomStream, table: &ModelTable) -> Vec<RangeSpec> {
         points.push(Vec::new());
     }
     let own = |random: &mut RandomStream| {
-        if !random.percent(30) {
-            return Vec::new();
-        }
-        let level = |level: &HashLevel| HashLevel {
-            columns: level.columns.clone(),
-            buckets: 5 - level.buckets,
-            seed: level.seed ^ 3,
-        };
-        table.spec.hash.iter().map(level).collect()
+        if random.percent(30) { own_levels(table) } else { Vec::new() }
     };
     let mut found = Vec::new();
     for pair in points.windows(2) {

@@ -26,6 +26,27 @@ pub(crate) fn base_profile(random: &mut RandomStream) -> FaultProfile {
     random.weighted(&[(Calm, 4), (Crash, 3), (Network, 3), (Swarm, 3), (Copy, 1), (Clock, 1), (Disk, 1)])
 }
 
+/// Alters the ranges of a table again and again in some plans, between writes and scans.
+pub(crate) fn replace_with_range_changes(random: &mut RandomStream, plan: &mut Plan) {
+    let percent = random.pick(&[0, 0, 3, 6, 12]);
+    let with_ranges =
+        |table: &u8| plan.tables.iter().any(|of| of.spec.number == *table && !of.spec.range.is_empty());
+    for op in plan.clients.iter_mut().flat_map(|client| &mut client.ops) {
+        if let ClientOp::TableScan { table, draw, .. } | ClientOp::TableWrite { table, draw, .. } = *op
+            && with_ranges(&table)
+            && random.percent(percent)
+        {
+            let step = random.weighted(&[
+                (TableStep::ReplaceRanges, 4),
+                (TableStep::AddRanges, 3),
+                (TableStep::DropRange, 3),
+                (TableStep::Refused, 2),
+            ]);
+            *op = ClientOp::TableAlter { table, step, draw };
+        }
+    }
+}
+
 /// Weights of the ops on model tables that a plan uses.
 pub(crate) struct TableOps {
     tables: u8,

@@ -17,7 +17,8 @@ pub mod spec;
 pub mod value;
 
 pub(crate) use generate::{
-    TableOps, base_profile, replace_with_metadata, replace_with_paused_scans, replace_with_table_ops,
+    TableOps, base_profile, replace_with_metadata, replace_with_paused_scans, replace_with_range_changes,
+    replace_with_table_ops,
 };
 pub use spec::{ColumnSpec, HashLevel, ModelTable, RangeSpec, TableSpec};
 pub use value::{ColumnKind, TypeWord, Value};

@@ -61,7 +61,7 @@ impl ModelClient {
         reading: &Reading,
         parts: &[ScanPart],
     ) {
-        let [ScanPart { tablet: None, at: Some(at), is_foreign: false, rows, count }] = parts else { return };
+        let [ScanPart { tablet: None, at: Some(at), is_foreign: false, tablets }] = parts else { return };
         if reading.scan.limit.is_some() || reading.scan.since.is_some() || !self.is_unaltered(view) {
             return;
         }
@@ -73,12 +73,12 @@ impl ModelClient {
             return;
         }
         let mut expected = Totals::new(columns.len());
-        for row in rows {
+        for row in tablets.values().flat_map(|of_tablet| &of_tablet.rows) {
             let values = positions.iter().map(|at| row.values[*at].clone());
             let of_row = values.map(|value| (i128::from(!value.is_null()), value.clone(), value)).collect();
             expected.add(0, &columns, of_row);
         }
-        expected.rows = (*count).into();
+        expected.rows = tablets.values().map(|of_tablet| i128::from(of_tablet.count)).sum();
         let number = view.spec.spec.number;
         match found {
             Ok(Some(found)) if found == expected => {

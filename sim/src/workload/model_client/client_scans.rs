@@ -1,8 +1,11 @@
 //! Scans of model tables by `nyala-client`: the model, which shares no code with it, checks how the client prunes,
 //! converts and routes.
 //!
-//! A scan is recorded as one call for each tablet: the rows whose keys the tablet holds. A tablet that the client does
-//! not ask has no rows. Tokens are scanned one by one, as another process would.
+//! A scan is recorded as one call for each tablet: the rows that the client says it gave. A tablet that the client does
+//! not ask has no rows; if it may not know of the tablet yet, rows that are absent say nothing. Tokens are scanned one by
+//! one, as another process would.
+
+use std::collections::{BTreeMap, BTreeSet};
 
 use arrow_array::RecordBatch;
 use engine::error::{Error, Result};
@@ -17,13 +20,20 @@ use sim_plan::tables::{ColumnSpec, Value};
 use super::arrow_values::{is_set, values};
 use super::reading::{PAUSES_MAX, Reading};
 use super::{ModelClient, View};
-use crate::history::{CallOutcome, ClientRequest, HybridStamp};
-use crate::model::Condition;
-use crate::model_oracle::{ReadOutcome, TableCall};
+use crate::history::{CallOutcome, ClientRequest, HybridStamp, Nanos};
+use crate::model::{Condition, RowCells};
+use crate::model_oracle::{ReadCall, ReadOutcome, TableCall};
 use crate::wire::client::TabletPlace;
 use crate::wire::scan::{ScanRow, ScanTime};
-use crate::wire::{keys, schema};
+use crate::wire::schema;
 use crate::workload::nanos;
+
+/// Rows of one tablet, and their number.
+#[derive(Debug, Default, Clone)]
+pub(super) struct TabletRows {
+    pub rows: Vec<ScanRow>,
+    pub count: u64,
+}
 
 /// Rows of a whole scan, or of one token.
 #[derive(Default)]
@@ -31,22 +41,13 @@ pub(super) struct ScanPart {
     /// The tablet of a token.
     pub tablet: Option<String>,
     pub at: Option<HybridStamp>,
-    pub rows: Vec<ScanRow>,
-    pub count: u64,
+    /// By the id of the tablet that gave them.
+    pub tablets: BTreeMap<String, TabletRows>,
     /// True if a batch has other types than the client's view, as columns have changed since.
     pub is_foreign: bool,
 }
 
 impl ModelClient {
-    /// Returns true if the rows of a scan through the client must be those of the table: it remembers for a while where
-    /// a table has no range, so of a table whose ranges have changed it may miss some. It must get an answer all the
-    /// same.
-    pub(super) fn sees_all_ranges(&self, view: &View) -> bool {
-        let state = self.workload.state();
-        let versions = &state.model.incarnations[view.table].versions;
-        versions.iter().all(|version| version.table.ranges == versions[0].table.ranges)
-    }
-
     /// Scans a table through the client, as an operation of the history, and records its rows by tablet.
     pub(super) async fn scan_by_client(&mut self, view: &View, places: &[TabletPlace], reading: &Reading) {
         let Some(client) = self.client.clone() else { return };
@@ -63,18 +64,15 @@ impl ModelClient {
         self.plain.observe(client.observed_timestamp().unwrap_or_default());
         let Ok(parts) = parts else { return };
         self.check_totals(&client, view, reading, &parts).await;
-        if !self.sees_all_ranges(view) || self.is_altered_meanwhile(view, &parts) {
+        if self.is_altered_meanwhile(view, &parts) {
             return;
         }
         let way = if reading.by_token { "scan by tokens" } else { "scan by the client" };
         *self.workload.state().model.steps.entry(way.to_string()).or_default() += 1;
-        for place in places {
-            if let Some(outcome) = self.rows_of(view, place, reading, &parts) {
-                let call = TableCall::Read { call: reading.call(), outcome };
-                self.record(began, view, &place.id, call);
-            }
-        }
+        self.record_parts(began, view, places, reading, &parts);
         self.check_strays(view, places, reading, &parts);
+        let gave_rows = parts.iter().flat_map(|part| part.tablets.keys());
+        self.met.extend(gave_rows.cloned());
     }
 
     /// Returns the name that a table has now.
@@ -107,9 +105,10 @@ impl ModelClient {
     async fn read_part(&self, mut scanner: Scanner, reading: &Reading) -> Result<ScanPart> {
         let (mut part, mut pauses) = (ScanPart::default(), 0);
         while let Some(batch) = scanner.next_batch().await? {
-            part.count += batch.num_rows() as u64;
+            let of_tablet = part.tablets.entry(scanner.tablet().unwrap_or_default().to_string()).or_default();
+            of_tablet.count += batch.num_rows() as u64;
             match rows(&batch, reading) {
-                Some(rows) => part.rows.extend(rows),
+                Some(rows) => of_tablet.rows.extend(rows),
                 None => part.is_foreign = true,
             }
             if pauses < PAUSES_MAX {
@@ -148,63 +147,105 @@ impl ModelClient {
         is_foreign
     }
 
-    /// Returns what a scan says of a tablet; `None` if it says nothing of a known snapshot.
-    fn rows_of(
+    /// Records what a scan says of each tablet that there is, and of others that gave rows.
+    fn record_parts(
         &self,
+        began: (Nanos, HybridStamp),
         view: &View,
-        place: &TabletPlace,
+        places: &[TabletPlace],
         reading: &Reading,
         parts: &[ScanPart],
-    ) -> Option<ReadOutcome> {
-        let named = match reading.scan.time {
-            ScanTime::Named(stamp) => Some(stamp),
-            ScanTime::Latest | ScanTime::Chosen | ScanTime::YourWrites => None,
-        };
-        let part = parts.iter().find(|part| part.tablet.as_ref().is_none_or(|tablet| *tablet == place.id));
-        let at = part.and_then(|part| part.at).or(named);
-        if at.is_none() && (part.is_none() || reading.scan.time != ScanTime::Latest) {
-            return None;
+    ) {
+        let known: Vec<&str> = places.iter().map(|place| place.id.as_str()).collect();
+        for place in places {
+            let partial = !self.must_find(view, place, began.0);
+            if let Some(outcome) = rows_of(&place.id, reading, parts) {
+                let (partial, says) = (partial || is_cut(&place.id, parts, reading), says_rows(&outcome));
+                let call = TableCall::Read { call: ReadCall { partial, ..reading.call() }, outcome };
+                (!partial || says).then(|| self.record(began, view, &place.id, call));
+                self.count_partial(partial && says);
+            }
         }
-        let Some(part) = part else { return Some(ReadOutcome::Rows { at, rows: Vec::new(), count: 0 }) };
-        if part.tablet.is_some() {
-            return Some(ReadOutcome::Rows { at, rows: part.rows.clone(), count: part.count });
+        let tablets: BTreeSet<&String> = parts.iter().flat_map(|part| part.tablets.keys()).collect();
+        for tablet in tablets.into_iter().filter(|tablet| !known.contains(&tablet.as_str())) {
+            if let Some(outcome) = rows_of(tablet, reading, parts) {
+                let call = TableCall::Read { call: ReadCall { partial: true, ..reading.call() }, outcome };
+                self.record(began, view, tablet, call);
+                self.count_partial(true);
+            }
         }
-        let held = |row: &&ScanRow| is_held(view, place, reading, row);
-        let rows: Vec<ScanRow> = part.rows.iter().filter(held).cloned().collect();
-        Some(ReadOutcome::Rows { at, count: rows.len() as u64, rows })
     }
 
-    /// Reports rows that are in no tablet, or in another than that of their token.
+    fn count_partial(&self, partial: bool) {
+        let name = "scan by the client of a new or old tablet".to_string();
+        *self.workload.state().model.steps.entry(name).or_default() += u64::from(partial);
+    }
+
+    /// Reports rows that their tablet does not hold, and tablets of tokens that masters do not know.
     fn check_strays(&self, view: &View, places: &[TabletPlace], reading: &Reading, parts: &[ScanPart]) {
-        if reading.columns.is_empty() {
-            return;
-        }
+        let number = view.spec.spec.number;
         for part in parts {
-            let mut of_part = places
-                .iter()
-                .filter(|place| part.tablet.as_ref().is_none_or(|tablet| *tablet == place.id))
-                .peekable();
-            if of_part.peek().is_none() {
-                self.report(format!("a scan token of tablet {:?}, which nobody knows", part.tablet));
-                continue;
+            let is_known =
+                |tablet: &String| self.bounds(view, tablet).is_some() || !self.has_first_ranges(view);
+            if let Some(tablet) = part.tablet.iter().chain(part.tablets.keys()).find(|id| !is_known(id)) {
+                self.report(format!(
+                    "table {number}: the client reads tablet {tablet:?}, which there is not"
+                ));
             }
-            let of_part: Vec<&TabletPlace> = of_part.collect();
-            let stray = |row: &&ScanRow| !of_part.iter().any(|place| is_held(view, place, reading, row));
-            if let Some(row) = part.rows.iter().find(stray) {
-                let number = view.spec.spec.number;
-                self.report(format!("table {number}: the client gives a row of no tablet: {row:?}"));
+            let is_of_token =
+                |tablet: &String| part.tablet.as_ref().is_none_or(|of_token| of_token == tablet);
+            let moved = part.tablets.keys().find(|tablet| !is_of_token(tablet));
+            if moved.is_some() && self.has_first_ranges(view) {
+                self.report(format!(
+                    "table {number}: a token of tablet {:?} gives rows of {moved:?}",
+                    part.tablet
+                ));
+            }
+            for (tablet, found) in part.tablets.iter().filter(|_| !reading.columns.is_empty()) {
+                let Some(bounds) = self.bounds(view, tablet) else { continue };
+                let stray = found.rows.iter().find(|row| !self.holds(view, &bounds, &cells_of(reading, row)));
+                if let Some(row) = stray {
+                    let of = places.iter().map(|place| &place.id).collect::<Vec<_>>();
+                    self.report(format!(
+                        "table {number}: the client gives {row:?} for a row of tablet {tablet} ({of:?})"
+                    ));
+                }
             }
         }
     }
 }
 
-/// Returns true if a tablet holds the key of a row.
-fn is_held(view: &View, place: &TabletPlace, reading: &Reading, row: &ScanRow) -> bool {
-    let cell = |number: u8| {
-        let at = reading.columns.iter().position(|column| *column == number);
-        at.and_then(|at| row.values.get(at)).cloned().unwrap_or(Value::Null)
+/// Returns what a scan says of a tablet; `None` if it says nothing of a known snapshot.
+fn rows_of(tablet: &str, reading: &Reading, parts: &[ScanPart]) -> Option<ReadOutcome> {
+    let named = match reading.scan.time {
+        ScanTime::Named(stamp) => Some(stamp),
+        ScanTime::Latest | ScanTime::Chosen | ScanTime::YourWrites => None,
     };
-    keys::partition_key(&view.spec, &cell).is_some_and(|key| keys::holds(&place.bounds, &key))
+    let of_token = |part: &&ScanPart| part.tablet.as_ref().is_none_or(|of| of == tablet);
+    let with_rows = || parts.iter().find(|part| part.tablets.contains_key(tablet));
+    let part = parts.iter().find(of_token).or_else(with_rows);
+    let at = part.and_then(|part| part.at).or(named);
+    if at.is_none() && (part.is_none() || reading.scan.time != ScanTime::Latest) {
+        return None;
+    }
+    let found = part.and_then(|part| part.tablets.get(tablet)).cloned().unwrap_or_default();
+    Some(ReadOutcome::Rows { at, rows: found.rows, count: found.count })
+}
+
+fn says_rows(outcome: &ReadOutcome) -> bool {
+    matches!(outcome, ReadOutcome::Rows { count, .. } if *count > 0)
+}
+
+/// Returns true if a limit or a token was for other tablets as well, so that it may have cut this one.
+fn is_cut(tablet: &str, parts: &[ScanPart], reading: &Reading) -> bool {
+    let of_others = |part: &ScanPart| part.tablets.keys().chain(&part.tablet).any(|other| other != tablet);
+    let with_it = |part: &&ScanPart| part.tablets.contains_key(tablet);
+    (reading.scan.limit.is_some() || reading.by_token) && parts.iter().filter(with_it).any(of_others)
+}
+
+/// Returns the cells of a row.
+fn cells_of(reading: &Reading, row: &ScanRow) -> RowCells {
+    reading.columns.iter().copied().zip(row.values.iter().cloned()).collect()
 }
 
 pub(super) fn spec_of(table: &Table, reading: &Reading) -> Result<ScanSpec> {

@@ -1,9 +1,10 @@
 //! Writes to model tables by `nyala-client`: the model checks how the client encodes, routes, batches and retries.
 //!
 //! Rows of one tablet that have one timestamp were one batch, and are recorded as one call. Rows without a receipt may
-//! have been written or not.
+//! have been written or not. If the ranges of the table have changed, another tablet may have them, which the client
+//! still knew or did not know yet.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use engine::error::{Error, ErrorKind, Result};
 use engine::schema::row_ops::ClientCell;
@@ -26,8 +27,12 @@ const BUFFERS: [usize; 3] = [200, 4 << 10, 7 << 20];
 
 /// Times at which rows are sent.
 const MODES: [FlushMode; 3] = [FlushMode::AutoSync, FlushMode::AutoBackground, FlushMode::Manual];
-/// Outcome of rows whose table has other ranges by now: which tablet got them is not known.
-const MOVED: &str = "Tablet not found: ranges changed meanwhile";
+/// Part of the message about a row in no range.
+const NOT_COVERED: &str = "covers the row";
+/// Beginning of the outcome of a row whose tablet is not known: the operation itself tells if it had a reply.
+const MOVED: &str = "Tablet not found or another one: ";
+/// Outcome of a row at other tablets than the one that told its receipt: an attempt may have reached them before.
+const ELSEWHERE: &str = "Tablet not found: an earlier attempt may have reached it";
 
 /// Part of the message about a value that may not change. Columns name themselves in capitals.
 const OF_IMMUTABLE: &str = "for immutable column";
@@ -35,17 +40,19 @@ const OF_IMMUTABLE: &str = "for immutable column";
 /// Rows that were given to a session.
 struct Batch {
     rows: Vec<RowWrite>,
-    /// The tablet of each row, by its index among the places.
+    /// The tablet of each row as masters told it before, by its index among the places.
     tablets: Vec<Option<usize>>,
+    /// Rows that the client refused as those of no tablet.
+    uncovered: Vec<usize>,
     receipts: Vec<RowReceipt>,
     /// The first error that is not a row's own.
     error: Option<Error>,
 }
 
 impl ModelClient {
-    /// Returns true if rows may be written through the client: the tablets that get them must be known.
-    pub(super) fn writes_by_client(&self, view: &View) -> bool {
-        self.client.is_some() && !self.workload.is_determined() && self.sees_all_ranges(view)
+    /// Returns true if rows may be written through the client.
+    pub(super) fn writes_by_client(&self) -> bool {
+        self.client.is_some() && !self.workload.is_determined()
     }
 
     /// Writes rows through the client, and records them by tablet and timestamp.
@@ -62,7 +69,8 @@ impl ModelClient {
         let request = ClientRequest::Other("put rows into a model table".to_string());
         let call = self.workload.history().invoke(self.number, began.0, began.1, request);
         let opened = self.open_as(&client, view).await;
-        let mut batch = Batch::new(&self.newest_spec(view), places, rows);
+        let has_gaps = !self.has_first_ranges(view);
+        let mut batch = Batch::new(&self.version_of(view, places), places, rows, has_gaps);
         let mut number = view.number;
         match opened {
             Ok(Some((table, version))) => {
@@ -82,7 +90,11 @@ impl ModelClient {
         };
         self.workload.history().answer(call, nanos(&self.env), outcome);
         self.plain.observe(client.observed_timestamp().unwrap_or_default());
-        self.record_batch(began, &View { number, ..view.clone() }, places, &batch).await;
+        let view = View { number, ..view.clone() };
+        let is_known = self.relearn_tablets(&view, &batch).await;
+        self.record_batch(began, &view, places, &batch, is_known);
+        self.check_uncovered(&view, places, &batch, began.0);
+        self.met.extend(batch.receipts.iter().map(|receipt| receipt.tablet.clone()));
     }
 
     /// Opens the table, and finds the version whose columns the client has; `None` if it has those of another table, or
@@ -108,7 +120,10 @@ impl ModelClient {
         for tag in 0..batch.rows.len() {
             let applied = apply(&session, table, &view.spec, &batch.rows[tag], tag as u64).await;
             batch.receipts.extend(session.take_receipts());
+            let is_uncovered = applied.as_ref().is_err_and(is_not_covered);
+            batch.uncovered.extend(is_uncovered.then_some(tag));
             if let Err(error) = applied
+                && !is_uncovered
                 && batch.receipt(tag).is_none()
             {
                 // The rows after it are not sent.
@@ -119,8 +134,17 @@ impl ModelClient {
         }
         let failures = session.flush().await;
         batch.receipts.extend(session.take_receipts());
+        let is_told = |tag: &usize| failures.iter().any(|failure| failure.tag == *tag as u64);
+        let is_silent = |tag: &usize| !is_told(tag) && batch.error.is_none();
+        if let Some(tag) = batch.without_receipt().into_iter().find(is_silent) {
+            self.report(format!("the client tells nothing of {}", batch.rows[tag]));
+        }
+        let uncovered = failures.iter().filter(|failure| is_not_covered(&failure.error));
+        batch.uncovered.extend(uncovered.map(|failure| failure.tag as usize));
         let has_receipt = |tag: u64| batch.receipts.iter().any(|receipt| receipt.tag == tag);
-        let without = failures.into_iter().find(|failure| !has_receipt(failure.tag));
+        let without = failures
+            .into_iter()
+            .find(|failure| !has_receipt(failure.tag) && !batch.uncovered.contains(&(failure.tag as usize)));
         batch.error = batch.error.take().or(without.map(|failure| failure.error));
         self.check_sums(&session, batch);
     }
@@ -139,38 +163,119 @@ impl ModelClient {
         }
     }
 
-    async fn record_batch(
-        &mut self,
+    /// Asks masters for tablets once more, if rows without a receipt may be in new ones. Returns true if all are known.
+    async fn relearn_tablets(&mut self, view: &View, batch: &Batch) -> bool {
+        if self.has_first_ranges(view) || batch.without_receipt().is_empty() {
+            return true;
+        }
+        let deadline = self.plain.deadline(self.workload.plan().cluster.rpc_timeout);
+        let places = self.plain.locate(&view.id, deadline).await;
+        self.learn_tablets(view, places.as_deref().unwrap_or_default());
+        places.is_ok()
+    }
+
+    fn record_batch(
+        &self,
         began: (Nanos, HybridStamp),
         view: &View,
         places: &[TabletPlace],
         batch: &Batch,
+        is_known: bool,
     ) {
-        let moved = !self.sees_all_ranges(view);
-        for (at, place) in places.iter().enumerate() {
-            for (stamp, tags) in batch.by_time(at) {
-                let rows: Vec<RowWrite> = tags.iter().map(|tag| batch.rows[*tag].clone()).collect();
-                let outcome = match stamp {
-                    Some(at) if !moved => WriteOutcome::Applied { at, answers: batch.answers(&tags) },
-                    Some(_) => WriteOutcome::Unknown(MOVED.to_string()),
-                    None => WriteOutcome::Unknown(batch.why()),
-                };
-                let written = matches!(outcome, WriteOutcome::Applied { .. });
-                self.workload.count(|counts| {
-                    counts.answered += u64::from(written);
-                    counts.unanswered += u64::from(!written);
-                    counts.rows_written += if written { rows.len() as u64 } else { 0 };
-                });
-                *self.workload.state().model.steps.entry("write by the client".to_string()).or_default() += 1;
-                self.record(began, view, &place.id, TableCall::Write { rows, outcome });
+        for ((tablet, at), tags) in batch.by_time() {
+            let outcome = WriteOutcome::Applied { at, answers: batch.answers(&tags) };
+            let bounds = self.bounds(view, &tablet);
+            let astray = |tag: &&usize| {
+                bounds.as_ref().is_some_and(|of| !self.holds(view, of, &batch.rows[**tag].cells))
+            };
+            if let Some(tag) = tags.iter().find(astray) {
+                self.report(format!("tablet {tablet} has a row that it does not hold: {}", batch.rows[*tag]));
+            }
+            // A tablet that was dropped has columns of some version before.
+            let since = match bounds.is_some_and(|bounds| self.stays(view, &bounds, began.0)) {
+                true => began.0,
+                false => 0,
+            };
+            self.record_rows((since, began.1), view, &tablet, (&tags, outcome), batch);
+            self.record_elsewhere((0, began.1), view, &tablet, &tags, batch);
+        }
+        for tag in batch.without_receipt() {
+            let place = batch.tablets[tag].map(|at| &places[at]);
+            let (since, tablets) = match place {
+                Some(place) if self.has_first_ranges(view) => (began.0, vec![place.id.clone()]),
+                _ if is_known => (0, self.possible_tablets(view, &batch.rows[tag].cells, began.0)),
+                _ => (0, vec![String::new()]),
+            };
+            let moved = if self.has_first_ranges(view) { "" } else { MOVED };
+            for tablet in tablets {
+                let outcome = WriteOutcome::Unknown(format!("{moved}{}", batch.why()));
+                self.record_rows((since, began.1), view, &tablet, (&[tag], outcome), batch);
             }
         }
-        let tablets = places.len().min(batch.tablets_written());
-        if tablets > 1 {
+        if batch.tablets_written() > 1 {
             let many = "write of several tablets by the client".to_string();
             *self.workload.state().model.steps.entry(many).or_default() += 1;
         }
     }
+
+    fn record_rows(
+        &self,
+        began: (Nanos, HybridStamp),
+        view: &View,
+        tablet: &str,
+        (tags, outcome): (&[usize], WriteOutcome),
+        batch: &Batch,
+    ) {
+        let rows: Vec<RowWrite> = tags.iter().map(|tag| batch.rows[*tag].clone()).collect();
+        let written = matches!(outcome, WriteOutcome::Applied { .. });
+        self.workload.count(|counts| {
+            counts.answered += u64::from(written);
+            counts.unanswered += u64::from(!written);
+            counts.rows_written += if written { rows.len() as u64 } else { 0 };
+        });
+        *self.workload.state().model.steps.entry("write by the client".to_string()).or_default() += 1;
+        self.record(began, view, tablet, TableCall::Write { rows, outcome });
+    }
+
+    /// Records that rows may be in other tablets with the same bounds as well: in one that was dropped before the
+    /// attempt that was answered.
+    fn record_elsewhere(
+        &self,
+        began: (Nanos, HybridStamp),
+        view: &View,
+        tablet: &str,
+        tags: &[usize],
+        batch: &Batch,
+    ) {
+        if self.has_first_ranges(view) {
+            return;
+        }
+        let bounds = self.bounds(view, tablet);
+        for (other, of) in self.tablets_ever(view) {
+            let is_like_it = other != tablet && bounds.as_ref() == Some(&of);
+            for tag in tags.iter().filter(|_| is_like_it) {
+                let (rows, why) = (vec![batch.rows[*tag].clone()], ELSEWHERE.to_string());
+                let call = TableCall::Write { rows, outcome: WriteOutcome::Unknown(why) };
+                self.record(began, view, &other, call);
+            }
+        }
+    }
+
+    /// Reports rows that the client refused as those of no tablet, though it must find theirs.
+    fn check_uncovered(&self, view: &View, places: &[TabletPlace], batch: &Batch, since: Nanos) {
+        for tag in &batch.uncovered {
+            let Some(place) = batch.tablets[*tag].map(|at| &places[at]) else { continue };
+            if self.must_find(view, place, since) {
+                let (row, number) = (&batch.rows[*tag], view.spec.spec.number);
+                let id = &place.id;
+                self.report(format!("table {number}: the client finds no tablet of {row}, which {id} holds"));
+            }
+        }
+    }
+}
+
+fn is_not_covered(error: &Error) -> bool {
+    error.kind == ErrorKind::NotFound && error.message.contains(NOT_COVERED)
 }
 
 async fn apply(session: &Session, table: &Table, view: &ModelTable, row: &RowWrite, tag: u64) -> Result<()> {
@@ -216,37 +321,39 @@ fn has_all(spec: &ModelTable, view: &ModelTable) -> bool {
 }
 
 impl Batch {
-    fn new(newest: &ModelTable, places: &[TabletPlace], rows: Vec<RowWrite>) -> Batch {
+    /// `has_gaps`: rows in no range are given to the client, too.
+    fn new(newest: &ModelTable, places: &[TabletPlace], rows: Vec<RowWrite>, has_gaps: bool) -> Batch {
         let tablet = |row: &RowWrite| {
             let cell = |number: u8| row.cells.get(&number).cloned().unwrap_or(Value::Null);
             let key = keys::partition_key(newest, &cell)?;
             places.iter().position(|place| keys::holds(&place.bounds, &key))
         };
-        // A row without a place is not given to the client: it would be of no tablet.
         let (rows, tablets): (Vec<RowWrite>, Vec<Option<usize>>) = rows
             .into_iter()
             .map(|row| (tablet(&row), row))
-            .filter(|(at, _)| at.is_some())
+            .filter(|(at, _)| has_gaps || at.is_some())
             .map(|(at, row)| (row, at))
             .unzip();
-        Batch { rows, tablets, receipts: Vec::new(), error: None }
+        Batch { rows, tablets, uncovered: Vec::new(), receipts: Vec::new(), error: None }
     }
 
     fn receipt(&self, tag: usize) -> Option<&RowReceipt> {
         self.receipts.iter().find(|receipt| receipt.tag == tag as u64)
     }
 
-    /// Returns the rows of a tablet by timestamp; those without a receipt one by one.
-    fn by_time(&self, tablet: usize) -> Vec<(Option<HybridStamp>, Vec<usize>)> {
-        let mut by_stamp: BTreeMap<HybridStamp, Vec<usize>> = BTreeMap::new();
-        let mut unknown = Vec::new();
-        for tag in (0..self.rows.len()).filter(|tag| self.tablets[*tag] == Some(tablet)) {
-            match self.receipt(tag) {
-                Some(receipt) => by_stamp.entry(receipt.timestamp).or_default().push(tag),
-                None => unknown.push((None, vec![tag])),
-            }
+    /// Returns the rows that have a receipt by tablet and timestamp.
+    fn by_time(&self) -> BTreeMap<(String, HybridStamp), Vec<usize>> {
+        let mut found: BTreeMap<(String, HybridStamp), Vec<usize>> = BTreeMap::new();
+        for (tag, receipt) in (0..self.rows.len()).filter_map(|tag| Some((tag, self.receipt(tag)?))) {
+            found.entry((receipt.tablet.clone(), receipt.timestamp)).or_default().push(tag);
         }
-        by_stamp.into_iter().map(|(stamp, tags)| (Some(stamp), tags)).chain(unknown).collect()
+        found
+    }
+
+    /// Returns the rows that may have been written; those in no range were not sent.
+    fn without_receipt(&self) -> Vec<usize> {
+        let is_open = |tag: &usize| self.receipt(*tag).is_none() && !self.uncovered.contains(tag);
+        (0..self.rows.len()).filter(is_open).collect()
     }
 
     fn answers(&self, tags: &[usize]) -> Vec<RowAnswer> {
@@ -254,8 +361,7 @@ impl Batch {
     }
 
     fn tablets_written(&self) -> usize {
-        let written = self.receipts.iter().filter_map(|receipt| self.tablets.get(receipt.tag as usize));
-        written.flatten().collect::<std::collections::BTreeSet<_>>().len()
+        self.receipts.iter().map(|receipt| &receipt.tablet).collect::<BTreeSet<_>>().len()
     }
 
     fn why(&self) -> String {
@@ -286,19 +392,23 @@ mod tests {
         let row = RowWrite { kind, cells: Default::default() };
         let receipt = |(tag, timestamp, refused): &(u64, u64, Option<Error>)| RowReceipt {
             tag: *tag,
+            tablet: format!("t{}", tag % 2),
             timestamp: *timestamp,
             refused: refused.clone(),
         };
         let receipts = receipts.iter().map(receipt).collect();
-        Batch { rows: vec![row; 4], tablets: vec![Some(0), Some(1), Some(0), Some(0)], receipts, error: None }
+        let tablets = vec![Some(0), Some(1), Some(0), Some(1)];
+        Batch { rows: vec![row; 4], tablets, uncovered: Vec::new(), receipts, error: None }
     }
 
     #[test]
     fn rows_of_one_tablet_and_timestamp_are_one_call() {
-        let written = batch(WriteKind::Insert, &[(0, 7, None), (1, 7, None), (2, 7, None)]);
-        assert_eq!(written.by_time(0), vec![(Some(7), vec![0, 2]), (None, vec![3])]);
-        assert_eq!(written.by_time(1), vec![(Some(7), vec![1])]);
-        assert_eq!(written.tablets_written(), 2);
+        let mut written = batch(WriteKind::Insert, &[(0, 7, None), (1, 7, None), (2, 7, None)]);
+        let calls: Vec<_> = written.by_time().into_iter().collect();
+        assert_eq!(calls, [(("t0".to_string(), 7), vec![0, 2]), (("t1".to_string(), 7), vec![1])]);
+        assert_eq!((written.tablets_written(), written.without_receipt()), (2, vec![3]));
+        written.uncovered.push(3);
+        assert!(written.without_receipt().is_empty(), "it was not sent");
     }
 
     #[test]

@@ -165,7 +165,8 @@ impl ModelClient {
                 state.model.incarnations[current].absent.push((now, Nanos::MAX));
             }
         }
-        if more.percent(REFUSED_PERCENT) && !self.workload.is_determined() {
+        let is_first = step != TableStep::Refused && more.percent(REFUSED_PERCENT);
+        if is_first && !self.workload.is_determined() {
             self.alter_wrongly(at, more).await;
         }
         let known = match step {
@@ -177,6 +178,12 @@ impl ModelClient {
                 known
             }
             TableStep::Recreate => self.recreate(at).await,
+            TableStep::Refused => {
+                if !self.workload.is_determined() {
+                    self.alter_wrongly(at, random).await;
+                }
+                true
+            }
             step => self.alter_version(at, step, random).await,
         };
         self.workload.count(|counts| counts.changes += u64::from(known));
@@ -450,7 +457,7 @@ impl ModelClient {
 }
 
 /// Returns all ranges that a table ever had.
-fn ranges_ever(table: &Incarnation) -> Vec<RangeSpec> {
+pub(super) fn ranges_ever(table: &Incarnation) -> Vec<RangeSpec> {
     let mut found: Vec<RangeSpec> = Vec::new();
     for range in table.versions.iter().flat_map(|version| &version.table.ranges) {
         if !found.contains(range) {

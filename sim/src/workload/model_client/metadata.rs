@@ -37,6 +37,7 @@ const RANGES_READ_MAX: usize = 8;
 /// Codes of tablet servers that say: ask another replica, or later.
 const TABLET_NOT_FOUND: i32 = 6;
 const TABLET_NOT_RUNNING: i32 = 12;
+const TABLET_FAILED: i32 = 20;
 
 /// State when a question is asked.
 #[derive(Clone, Copy)]
@@ -160,7 +161,7 @@ impl ModelClient {
     async fn ask_for_location(&mut self, view: &View, random: &mut RandomStream, deadline: Instant) {
         let row = draws::row(random, &view.spec, sim_plan::client_ops::WriteKind::Delete);
         let cell = |number: u8| row.cells.get(&number).cloned().unwrap_or(Value::Null);
-        let Some(key) = keys::partition_key(&self.newest_spec(view), &cell) else { return };
+        let Some(key) = keys::partition_key(&self.version_of(view, &[]), &cell) else { return };
         let (began, call) = self.begin("a location");
         let request = GetTableLocationsRequestPb {
             table: table_of(&view.id),
@@ -316,7 +317,7 @@ impl ModelClient {
             self.plain.errors.add("SplitKeyRange", error.code, &error.status);
             let (code, status, message) = (error.code, error.status.code, text_of(&error.status));
             return Err(match code {
-                TABLET_NOT_FOUND | TABLET_NOT_RUNNING => CallFailure::NotNow(message),
+                TABLET_NOT_FOUND | TABLET_NOT_RUNNING | TABLET_FAILED => CallFailure::NotNow(message),
                 _ => CallFailure::Refused { code, status, message },
             });
         }

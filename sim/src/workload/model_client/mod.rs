@@ -5,6 +5,7 @@
 //! ModelClient            writes, scans and alterations of one client       [`writes`], [`reads`], [`ddl`]
 //!                        some of its writes go through `nyala-client`     [`client_writes`]
 //!                        some of its scans go through `nyala-client`       [`client_scans`]
+//!                        which must find the tablets that it knows        [`known_tablets`]
 //!                        whose totals the servers compute, too             [`client_aggregates`]
 //!                        some of which pause between batches              [`paused_scans`]
 //!                        asks for metadata of tables and tablets           [`metadata`]
@@ -20,6 +21,7 @@ mod client_scans;
 mod client_writes;
 mod consensus_at_rest;
 mod ddl;
+mod known_tablets;
 mod metadata;
 mod paused_scans;
 pub(super) mod read_tablet;
@@ -30,6 +32,7 @@ mod refused_alterations;
 mod restored;
 mod writes;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use engine::error::ErrorKind;
@@ -84,6 +87,8 @@ pub(super) struct ModelClient {
     pub plain: PlainClient,
     /// The client of which some scans are.
     pub client: Option<Client>,
+    /// Tablets that have answered the client.
+    met: BTreeSet<String>,
 }
 
 impl ModelClient {
@@ -92,7 +97,14 @@ impl ModelClient {
         let masters = (0..cluster.masters).map(|number| format!("m{number}:{MASTER_PORT}")).collect();
         let mut plain = PlainClient::new(env.clone(), masters, number, cluster.rpc_timeout);
         plain.errors = workload.state().model.errors.clone();
-        ModelClient { workload: workload.clone(), env: env.clone(), number, plain, client: None }
+        ModelClient {
+            workload: workload.clone(),
+            env: env.clone(),
+            number,
+            plain,
+            client: None,
+            met: BTreeSet::new(),
+        }
     }
 
     /// Executes an op on model tables; `seen`: the newest timestamp that the client has seen elsewhere.
@@ -205,6 +217,7 @@ impl ModelClient {
                 view.spec.spec.number
             ));
         }
+        self.learn_tablets(view, &places);
         Some(places)
     }
 }

@@ -64,6 +64,7 @@ impl Reading {
             since: scan.since,
             ordered: scan.ordered,
             limit: scan.limit,
+            partial: false,
         }
     }
 }

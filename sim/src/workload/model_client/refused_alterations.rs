@@ -1,32 +1,46 @@
-//! Alterations that masters must refuse. The table stays as it is, also if only the last of several steps is invalid.
+//! Alterations that masters must refuse, by the right code. The table stays as it is, also if only the last of several
+//! steps is invalid.
 
+use std::collections::BTreeSet;
+
+use nyala_proto::kudu::master::AlterTableResponsePb;
 use sim_plan::RandomStream;
 
 use super::ModelClient;
-use super::ddl::{alter_request, schema_fault};
+use super::ddl::{alter_request, ranges_ever, schema_fault};
 use crate::model::draws::Alteration;
-use crate::model::{TableVersion, invalid_draws};
+use crate::model::invalid_draws::{self, InvalidAlteration};
+use crate::model::{TableVersion, draws};
 use crate::wire::client::{CallFailure, PAUSE, table_of};
+use crate::wire::keys;
+use crate::workload::tables;
 
 impl ModelClient {
     /// Asks for an invalid alteration of a table that nothing else alters.
     pub(super) async fn alter_wrongly(&mut self, at: usize, random: &mut RandomStream) {
-        let (id, before, next) = {
+        let (id, before, next, ever) = {
             let state = self.workload.state();
             let table = &state.model.incarnations[state.model.tables[at].current];
             let next = table.columns.keys().next_back().map_or(0, |last| last + 1);
-            (table.id.clone(), table.versions[table.newest()].clone(), next)
+            (table.id.clone(), table.versions[table.newest()].clone(), next, ranges_ever(table))
         };
-        let Some(steps) = invalid_draws::steps(random, &before.table, next) else { return };
+        let drawn = invalid_draws::alteration(random, &before.table, next, &ever, &tables::name(0));
+        let Some(InvalidAlteration { steps, code, status }) = drawn else { return };
         let alteration = Alteration { steps, name: before.name.clone(), table: before.table.clone() };
         let (request, features) = alter_request(&id, &before, &alteration);
-        let called: Result<nyala_proto::kudu::master::AlterTableResponsePb, CallFailure> =
+        let called: Result<AlterTableResponsePb, CallFailure> =
             self.plain.ask_master("AlterTable", &request, features).await;
         match called {
             Ok(_) => self.report(format!("table {at}: {:?} was accepted", alteration.steps)),
-            Err(CallFailure::Refused { .. }) => {
-                let mut state = self.workload.state();
-                *state.model.steps.entry("alter refused".to_string()).or_default() += 1;
+            Err(CallFailure::Refused { code: told, status: of, message }) => {
+                if (told, of) != (code, status) {
+                    let steps = &alteration.steps;
+                    self.report(format!(
+                        "table {at}: {steps:?} was refused by {told} with status {of}, not {code} with \
+                         {status}: {message}"
+                    ));
+                }
+                self.count_refusal(&alteration.steps);
             }
             Err(_) => {}
         }
@@ -35,17 +49,35 @@ impl ModelClient {
         }
     }
 
-    /// Checks that the only master still reports a version.
+    fn count_refusal(&self, steps: &[draws::AlterStep]) {
+        let mut state = self.workload.state();
+        let several = (steps.len() > 1).then_some("alter refused as a whole");
+        for name in ["alter refused"].into_iter().chain(several) {
+            *state.model.steps.entry(name.to_string()).or_default() += 1;
+        }
+    }
+
+    /// Checks that the only master still reports a version and its tablets.
     async fn check_unaltered(&mut self, at: usize, id: &str, version: &TableVersion) {
         let deadline = self.plain.deadline(self.workload.plan().cluster.op_timeout);
         while !self.plain.is_over(deadline) {
-            if let Ok(schema) = self.schema_of(table_of(id), deadline).await {
-                if let Some(what) = schema_fault(version, &schema) {
-                    self.report(format!("table {at}: after an alteration that was refused, {what}"));
-                }
-                return;
+            let schema = self.schema_of(table_of(id), deadline).await;
+            let places = self.plain.locate(id, deadline).await;
+            let (Ok(schema), Ok(places)) = (schema, places) else {
+                self.env.sleep(PAUSE).await;
+                continue;
+            };
+            if let Some(what) = schema_fault(version, &schema) {
+                self.report(format!("table {at}: after an alteration that was refused, {what}"));
             }
-            self.env.sleep(PAUSE).await;
+            let found: BTreeSet<keys::Bounds> = places.into_iter().map(|place| place.bounds).collect();
+            let want: BTreeSet<keys::Bounds> = keys::tablet_bounds(&version.table).into_iter().collect();
+            if found != want {
+                self.report(format!(
+                    "table {at}: after an alteration that was refused, its tablets are {found:02x?}, not {want:02x?}"
+                ));
+            }
+            return;
         }
     }
 }

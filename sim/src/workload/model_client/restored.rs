@@ -154,6 +154,7 @@ fn record(workload: &Workload, of: &BackedUp<'_>, view: &View, tablets: Vec<Rest
             since: None,
             ordered: false,
             limit: None,
+            partial: false,
         };
         let count = tablet.rows.len() as u64;
         let outcome = ReadOutcome::Rows { at: Some(at), rows: tablet.rows, count };

@@ -29,8 +29,10 @@ const INVALID_SCHEMA: i32 = 2;
 const MISMATCHED_SCHEMA: i32 = 5;
 const UNKNOWN_ERROR: i32 = 1;
 
-/// Percentage of writes that go through `nyala-client`.
+/// Percentage of writes that go through `nyala-client`, and of those to tables whose ranges have changed: what it
+/// remembers of them is old.
 const CLIENT_PERCENT: u64 = 25;
+const CLIENT_PERCENT_OF_CHANGED: u64 = 50;
 
 /// Percentage of the writes of several rows of a tablet whose request is sent once more after it had a reply.
 const REPEAT_PERCENT: u64 = 25;
@@ -42,16 +44,18 @@ impl ModelClient {
         let mut rows: Vec<RowWrite> = (0..count).map(|_| draws::row(random, &view.spec, kind)).collect();
         let deadline = self.op_deadline();
         let Some(places) = self.locate(&view, deadline).await else { return };
-        if random.percent(CLIENT_PERCENT) && self.writes_by_client(&view) {
+        let percent = if self.has_first_ranges(&view) { CLIENT_PERCENT } else { CLIENT_PERCENT_OF_CHANGED };
+        if random.percent(percent) && self.writes_by_client() {
             // Enough rows for batches of several tablets.
             rows.extend((0..3 * count).map(|_| draws::row(random, &view.spec, kind)));
             return self.write_by_client(&view, &places, rows, random).await;
         }
+        let spec = self.version_of(&view, &places);
         let mut by_tablet: BTreeMap<usize, Vec<RowWrite>> = BTreeMap::new();
         for row in rows {
             let cell = |number: u8| row.cells.get(&number).cloned().unwrap_or(Value::Null);
             // The newest ranges may have no place for a row, or another than the client's.
-            let Some(key) = keys::partition_key(&self.newest_spec(&view), &cell) else { continue };
+            let Some(key) = keys::partition_key(&spec, &cell) else { continue };
             if let Some(at) = places.iter().position(|place| keys::holds(&place.bounds, &key)) {
                 by_tablet.entry(at).or_default().push(row);
             }
@@ -130,13 +134,6 @@ impl ModelClient {
         let inserts = |row: &&RowWrite| matches!(row.kind, Insert | InsertIgnore | Upsert | UpsertIgnore);
         let count = rows.iter().filter(inserts).count() as u64;
         *self.workload.state().model.inserted.entry(view.table).or_default() += count;
-    }
-
-    /// Returns the newest known shape of a table, whose ranges say where rows are.
-    pub(super) fn newest_spec(&self, view: &View) -> sim_plan::tables::ModelTable {
-        let state = self.workload.state();
-        let found = &state.model.incarnations[view.table];
-        found.versions[found.newest()].table.clone()
     }
 
     async fn write_to(
