@@ -7,9 +7,9 @@ use engine::catalog::{Heartbeat, TaskKey};
 use engine::error::Error;
 use engine::ids::{PeerId, TabletId};
 
-use super::calls::SentCall;
+use super::messages::SentCall;
 
-/// Something that happens at a time.
+/// An event of a trial.
 #[derive(Debug)]
 pub(super) enum Occasion {
     /// A server sends a heartbeat because of a change.

@@ -9,17 +9,7 @@ use engine::ids::{PeerId, TabletId};
 use super::CatalogTrial;
 use super::agenda::Occasion;
 use super::group::{Group, Member, Pending, Replica, ReplicaMode, short};
-
-/// A call that is on its way.
-#[derive(Debug, Clone)]
-pub(super) struct SentCall {
-    request: TserverRequest,
-    generation: u64,
-    /// The server's life at the time: a connection ends with it.
-    instance: i64,
-    /// False if the master has given it up.
-    awaited: bool,
-}
+use super::messages::SentCall;
 
 /// Most milliseconds that a call and its response take.
 const SOON_MILLIS: u64 = 30;

@@ -8,16 +8,9 @@ use engine::error::ErrorKind;
 use engine::ids::{PeerId, TableId, TabletId};
 
 use super::model::{
-    BAD_REQUEST, BAD_SCHEMA, Column, KeyRange, Level, Model, ModelTable, NAME_TAKEN, Refusal, SOFT_DELETED,
-    TableState,
+    BAD_REQUEST, BAD_SCHEMA, Column, KeyRange, Level, Model, ModelTable, NAME_TAKEN, Named, Refusal,
+    SOFT_DELETED, TableState,
 };
-
-/// A table by id, by name, or by both.
-#[derive(Debug, Clone, Default)]
-pub(super) struct Named {
-    pub(super) id: Option<TableId>,
-    pub(super) name: Option<String>,
-}
 
 /// A column of a request.
 #[derive(Debug, Clone)]
@@ -70,7 +63,7 @@ pub(super) enum Ddl {
     Unregister { server: PeerId, force: bool },
 }
 
-/// What the outcome depends on besides tables.
+/// State besides tables that the outcome depends on.
 pub(super) struct Situation<'a> {
     pub(super) now: Duration,
     pub(super) config: &'a CatalogConfig,

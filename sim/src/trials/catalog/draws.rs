@@ -1,15 +1,11 @@
-//! Draws of a trial: settings, and requests that mostly succeed.
+//! Draws of a trial: requests that mostly succeed.
 
-use std::time::Duration;
-
-use engine::catalog::CatalogConfig;
 use engine::ids::TableId;
-use sim_plan::RandomStream;
 
 use super::CatalogTrial;
-use super::ddl::{Alteration, Ddl, Named, NewColumn, NewTable, Part};
+use super::ddl::{Alteration, Ddl, NewColumn, NewTable, Part};
 use super::encode::{OTHER_KEY, RANGE_COLUMN, key};
-use super::model::{KeyRange, Level, ModelTable, TableState};
+use super::model::{KeyRange, Level, ModelTable, Named, TableState};
 
 /// Names of tables.
 const NAMES: u64 = 5;
@@ -18,18 +14,6 @@ const GRID: i32 = 10;
 const CELLS: u64 = 5;
 /// Most tablets of a table before ranges are added.
 const TABLETS: usize = 9;
-
-pub(super) fn config(random: &mut RandomStream) -> CatalogConfig {
-    CatalogConfig {
-        create_replicas_per_server_max: random.pick(&[4, 60]),
-        tablet_creation_timeout: Duration::from_secs(random.between(8, 20)),
-        server_unresponsive_after: Duration::from_secs(random.between(4, 12)),
-        deleted_table_reserve: Duration::from_secs(random.pick(&[0, 0, 20])),
-        deleted_metadata_kept: Duration::from_secs(random.pick(&[40, 3_600])),
-        retry_wait_max: Duration::from_secs(random.between(1, 5)),
-        ..CatalogConfig::default()
-    }
-}
 
 impl CatalogTrial {
     /// Lets a client send a request: a drawn one, or one that was sent before.

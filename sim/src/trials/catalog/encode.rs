@@ -8,8 +8,8 @@ use engine::catalog::{
 };
 use engine::schema::{ColumnSchema, DataType};
 
-use super::ddl::{Alteration, Ddl, Named, NewColumn, NewTable, Part, cell};
-use super::model::{KeyRange, Level};
+use super::ddl::{Alteration, Ddl, NewColumn, NewTable, Part, cell};
+use super::model::{KeyRange, Level, Named};
 
 /// The range column.
 pub(super) const RANGE_COLUMN: &str = "k";

@@ -88,7 +88,7 @@ impl Group {
         config_index(self.configs.last().expect("there is a first one").0)
     }
 
-    /// Returns the configuration that a replica with so many entries knows, and its index.
+    /// Returns the configuration that a replica with this number of entries knows, and its index.
     pub(super) fn config_at(&self, has: usize) -> (i64, &[Member]) {
         let known = self.configs.iter().rev().find(|(entry, _)| *entry <= has);
         let (entry, members) = known.expect("the first one is at 0");

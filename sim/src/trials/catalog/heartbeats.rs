@@ -12,7 +12,9 @@ use engine::time::Instant;
 use super::CatalogTrial;
 use super::agenda::Occasion;
 use super::group::{Replica, ReplicaMode};
-use super::server::{BEAT, TrialServer};
+use super::messages::SentBeat;
+use super::server::TrialServer;
+use super::settings::BEAT;
 
 /// Time after which a heartbeat without a reply is given up.
 const TIMEOUT: Duration = Duration::from_secs(2);
@@ -163,13 +165,4 @@ impl CatalogTrial {
             self.agenda.add(self.now + Duration::from_millis(1), Occasion::Beat(heartbeat.server));
         }
     }
-}
-
-/// A heartbeat that waits for its reply.
-#[derive(Debug, Clone, Copy)]
-pub(super) struct SentBeat {
-    pub(super) server: PeerId,
-    pub(super) instance: i64,
-    pub(super) reports: bool,
-    pub(super) up_to: u64,
 }

@@ -3,10 +3,10 @@
 use engine::ids::Uuid;
 
 use super::CatalogTrial;
-use super::ddl::{Alteration, Ddl, Named, NewTable, Part};
+use super::ddl::{Alteration, Ddl, NewTable, Part};
 use super::draws::range_at;
 use super::encode::{OTHER_KEY, RANGE_COLUMN, key};
-use super::model::{KeyRange, Level, ModelTable};
+use super::model::{KeyRange, Level, ModelTable, Named};
 
 impl CatalogTrial {
     pub(super) fn draw_invalid(&mut self) -> Ddl {

@@ -34,13 +34,17 @@ mod group_turns;
 mod heartbeats;
 mod invalid;
 mod master;
+mod messages;
 mod model;
 mod observe;
 mod orders;
 mod queries;
 mod quiet;
 mod server;
+mod servers;
+mod settings;
 mod step;
+mod turns;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -56,6 +60,7 @@ use self::group::Group;
 use self::master::{DeposedMaster, Master};
 use self::model::Model;
 use self::server::TrialServer;
+use self::settings::EPOCH_MICROS;
 use crate::oracle::Violation;
 
 /// Name of this oracle.
@@ -63,12 +68,8 @@ const NAME: &str = "catalog trial";
 
 /// Steps of a trial, before its quiet end.
 const STEPS: usize = 160;
-/// Masters, of which one leads.
-const MASTERS: usize = 3;
 /// Lines that a violation's story ends with.
 const STORY: usize = 120;
-/// Wall time of the trial's beginning.
-const EPOCH_MICROS: u64 = 1_700_000_000_000_000;
 
 struct CatalogTrial {
     random: RandomStream,
@@ -81,7 +82,7 @@ struct CatalogTrial {
     deposed: Option<DeposedMaster>,
     /// The committed rows of the system tablet.
     rows: BTreeMap<SystemRowKey, Vec<u8>>,
-    /// Tablet servers that all masters have heard of.
+    /// Tablet servers of which all masters have received a registration.
     contacts: BTreeMap<PeerId, TserverContact>,
     servers: BTreeMap<PeerId, TrialServer>,
     /// Number of the next server's identity.
@@ -126,7 +127,7 @@ pub(super) fn run(seed: u64) -> Option<Violation> {
 impl CatalogTrial {
     fn create(seed: u64) -> engine::error::Result<CatalogTrial> {
         let mut random = RandomStream::new(seed, "catalog trial");
-        let config = draws::config(&mut random);
+        let config = settings::config(&mut random);
         let now = Duration::from_secs(1);
         let catalog = Catalog::load(config.clone(), [random.next_u64(), 1], reading(now), [])?;
         let mut trial = CatalogTrial {

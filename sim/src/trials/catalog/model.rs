@@ -6,8 +6,6 @@ use std::time::Duration;
 use engine::error::ErrorKind;
 use engine::ids::{PeerId, TableId, TabletId};
 
-use super::ddl::Named;
-
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Column {
     pub(super) id: u32,
@@ -134,6 +132,13 @@ fn encoded(buckets: &[u32]) -> Vec<u8> {
 /// Returns a key whose bytes have the order of the numbers.
 pub(super) fn bound_key(value: i32) -> Vec<u8> {
     ((value as u32) ^ (1 << 31)).to_be_bytes().to_vec()
+}
+
+/// A table by id, by name, or by both.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Named {
+    pub(super) id: Option<TableId>,
+    pub(super) name: Option<String>,
 }
 
 /// A refusal: code of the masters' errors, and kind of the error.

@@ -6,10 +6,11 @@ use engine::catalog::{CommandReply, TableEntry, TableLifecycle, TabletEntry, Tab
 use engine::ids::{PeerId, TableId, TabletId};
 use engine::schema::Schema;
 
+use super::CatalogTrial;
 use super::ddl::{Change, Ddl};
 use super::group::short;
 use super::model::{Column, ModelTable, ModelTablet, TableState};
-use super::{CatalogTrial, EPOCH_MICROS};
+use super::settings::EPOCH_MICROS;
 
 impl CatalogTrial {
     /// Applies a request that has succeeded, and checks its reply.
@@ -30,7 +31,7 @@ impl CatalogTrial {
             self.report(format!("{ddl:?} has the reply {reply:?}, not that of {change:?}"));
         }
         if let Change::Unregister(server) = &change {
-            self.master.heard.remove(server);
+            self.master.registered.remove(server);
             self.contacts.remove(server);
         }
         let created = match reply {
@@ -196,7 +197,8 @@ impl CatalogTrial {
         if let Some(server) = servers.iter().find(|server| !self.can_take(**server)) {
             return Err(format!("tablet {} is placed on {server}, which can take none", short(&id)));
         }
-        let all: Vec<PeerId> = self.master.heard.keys().copied().filter(|at| self.can_take(*at)).collect();
+        let all: Vec<PeerId> =
+            self.master.registered.keys().copied().filter(|at| self.can_take(*at)).collect();
         let in_location = |of: &[PeerId], server: PeerId| {
             of.iter().filter(|other| self.location(**other) == self.location(server)).count()
         };
@@ -211,12 +213,12 @@ impl CatalogTrial {
     }
 
     pub(super) fn location(&self, server: PeerId) -> Option<&String> {
-        self.master.heard.get(&server)?.location.as_ref()
+        self.master.registered.get(&server)?.location.as_ref()
     }
 
     /// Returns true if the leading master may have a replica created on a server.
     pub(super) fn can_take(&self, server: PeerId) -> bool {
-        let willing = self.master.heard.get(&server).is_some_and(|heard| heard.takes_replicas);
+        let willing = self.master.registered.get(&server).is_some_and(|known| known.takes_replicas);
         willing && self.is_live(server) && !self.model.maintenance.contains(&server)
     }
 }

@@ -11,18 +11,8 @@ use engine::ids::{PeerId, TabletId};
 
 use super::CatalogTrial;
 use super::group::{Group, Member, short};
-use super::master::HeardServer;
+use super::master::{LeaderReport, RegisteredServer};
 use super::observe::columns;
-
-/// The last report of the leader of the newest term that the leading master has heard of.
-#[derive(Debug, Clone)]
-pub(super) struct LeaderReport {
-    pub(super) term: i64,
-    pub(super) leader: PeerId,
-    pub(super) health: BTreeMap<PeerId, ReportedHealth>,
-    /// Time since which this leader could be asked for the change that it needs, and has not been.
-    pub(super) unasked_since: Option<Duration>,
-}
 
 /// A configuration with the health that its leader reports.
 struct Members<'a> {
@@ -79,30 +69,30 @@ impl CatalogTrial {
     /// Records what the leading master learns from a heartbeat that it is about to process.
     pub(super) fn before_heartbeat(&mut self, beat: &Heartbeat) {
         let (now, silence) = (self.now, self.config.server_unresponsive_after);
-        let known = self.master.heard.get(&beat.server);
+        let known = self.master.registered.get(&beat.server);
         let outdated = known.is_some_and(|known| known.instance > beat.instance && now - known.at <= silence);
         if beat.registration.is_some() && !outdated {
             let last_report =
                 known.filter(|known| known.instance == beat.instance).and_then(|it| it.last_report);
-            let heard = HeardServer::new(beat.instance, now, beat.location.clone());
-            self.master.heard.insert(beat.server, HeardServer { last_report, ..heard });
+            let server = RegisteredServer::new(beat.instance, now, beat.location.clone());
+            self.master.registered.insert(beat.server, RegisteredServer { last_report, ..server });
         }
-        let Some(heard) = self.master.heard.get_mut(&beat.server) else { return };
-        if heard.instance != beat.instance {
+        let Some(server) = self.master.registered.get_mut(&beat.server) else { return };
+        if server.instance != beat.instance {
             return;
         }
-        (heard.at, heard.takes_replicas) = (now, beat.takes_replicas);
+        (server.at, server.takes_replicas) = (now, beat.takes_replicas);
         let Some(report) = &beat.report else { return };
-        let overtaken = heard.last_report >= report.number;
-        heard.last_report = report.number;
+        let overtaken = server.last_report >= report.number;
+        server.last_report = report.number;
         if overtaken {
-            heard.reported = false;
+            server.reported = false;
             return;
         }
-        if report.incremental && !heard.reported {
+        if report.incremental && !server.reported {
             return;
         }
-        heard.reported = true;
+        server.reported = true;
         report.updated.iter().for_each(|tablet| self.record_report(beat.server, tablet));
     }
 
@@ -318,7 +308,7 @@ impl CatalogTrial {
             && self.open_at(report.leader) < OPEN_MAX
             && healthy > voters / 2
             && members.lacks_voter(spared)
-            && self.master.heard.keys().any(|server| is_free(server))
+            && self.master.registered.keys().any(|server| is_free(server))
     }
 }
 

@@ -63,7 +63,7 @@ impl CatalogTrial {
         self.check(last.map_err(|what| format!("{when}, {what}")));
     }
 
-    /// Lets an operator take back marks for replacement where no other server is.
+    /// Lets an operator withdraw marks for replacement where no other server is.
     fn clear_marks(&mut self) {
         let servers = self.servers.len();
         let tablets: Vec<TabletId> = self.groups.keys().copied().collect();

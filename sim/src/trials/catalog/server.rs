@@ -7,12 +7,7 @@ use engine::catalog::{HostPort, TserverRegistration};
 use engine::ids::{PeerId, TabletId, Uuid};
 
 use super::group::{Replica, ReplicaMode};
-use super::{CatalogTrial, MASTERS, agenda::Occasion};
-
-/// Interval of heartbeats.
-pub(super) const BEAT: Duration = Duration::from_millis(800);
-/// Delay of a heartbeat that a change brings about.
-const HINT: Duration = Duration::from_millis(3);
+use super::settings::MASTERS;
 
 #[derive(Debug)]
 pub(super) struct TrialServer {
@@ -100,7 +95,8 @@ impl TrialServer {
         self.beats = 0;
     }
 
-    fn mark(&mut self, tablet: TabletId) {
+    /// Records a change of a replica, or its removal.
+    pub(super) fn mark(&mut self, tablet: TabletId) {
         self.last_change += 1;
         let (into, from) = match self.replicas.contains_key(&tablet) {
             true => (&mut self.changed, &mut self.removed),
@@ -112,32 +108,5 @@ impl TrialServer {
 
     pub(super) fn running(&self, tablet: TabletId) -> Option<&Replica> {
         self.replicas.get(&tablet).filter(|replica| self.up && replica.runs())
-    }
-}
-
-impl CatalogTrial {
-    /// Records a change of a replica, or its removal, and lets its server report it soon.
-    pub(super) fn mark_changed(&mut self, server: PeerId, tablet: TabletId) {
-        let Some(at) = self.servers.get_mut(&server) else { return };
-        at.mark(tablet);
-        if at.up && !std::mem::replace(&mut at.hinted, true) {
-            self.agenda.add(self.now + HINT, Occasion::Beat(server));
-        }
-    }
-
-    /// Returns the replica of a tablet that runs on a server.
-    pub(super) fn running(&self, server: PeerId, tablet: TabletId) -> Option<&Replica> {
-        self.servers.get(&server)?.running(tablet)
-    }
-
-    /// Returns the server with this address.
-    pub(super) fn server_at(&self, address: &HostPort) -> Option<PeerId> {
-        self.servers.values().find(|server| server.address == *address).map(|server| server.id)
-    }
-
-    /// Returns a server, drawn.
-    pub(super) fn any_server(&mut self) -> PeerId {
-        let ids: Vec<PeerId> = self.servers.keys().copied().collect();
-        self.random.pick(&ids)
     }
 }

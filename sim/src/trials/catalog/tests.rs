@@ -1,4 +1,4 @@
-//! Catalog trials find nothing in a sound catalog, reach what they are for, and report what is planted.
+//! Catalog trials find nothing in a sound catalog, reach what they are for, and report what is injected.
 
 use super::*;
 
@@ -46,7 +46,7 @@ fn a_table_that_a_fail_over_loses_is_reported() {
     let of_lost: Vec<TabletId> = trial.model.tables[&lost].tablets.values().map(|tablet| tablet.id).collect();
     trial.rows.remove(&SystemRowKey::Table(lost));
     of_lost.into_iter().for_each(|tablet| drop(trial.rows.remove(&SystemRowKey::Tablet(tablet))));
-    trial.fail_over("planted", false);
+    trial.fail_over("injected", false);
     assert!(trial.found.is_some_and(|what| what.contains("the tables are")));
 }
 
@@ -59,6 +59,6 @@ fn a_replica_that_stays_after_its_tablet_is_reported() {
     let server = trial.servers.values_mut().next().expect("there are servers");
     // It is never reported.
     server.replicas.insert(engine::ids::Uuid([3; 16]), left);
-    trial.settle("planted");
+    trial.settle("injected");
     assert!(trial.found.is_some_and(|what| what.contains("which has ended")));
 }
