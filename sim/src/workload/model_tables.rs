@@ -17,7 +17,7 @@ pub(super) struct ModelTables {
     pub incarnations: Vec<Incarnation>,
     /// The state of each of the plan's tables.
     pub tables: Vec<TableState>,
-    /// Tablets that masters have told of: their incarnation and bounds, by id.
+    /// Tablets that masters have reported: their incarnation and bounds, by id.
     pub tablets: BTreeMap<String, (usize, Bounds)>,
     /// The newest timestamp that any plain client has seen.
     pub newest: HybridStamp,

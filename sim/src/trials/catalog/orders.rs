@@ -308,7 +308,7 @@ impl CatalogTrial {
             && self.open_at(report.leader) < OPEN_MAX
             && healthy > voters / 2
             && members.lacks_voter(spared)
-            && self.master.registered.keys().any(|server| is_free(server))
+            && self.master.registered.keys().any(is_free)
     }
 }
 

@@ -2,8 +2,8 @@
 //! converts and routes.
 //!
 //! A scan is recorded as one call for each tablet: the rows that the client says it gave. A tablet that the client does
-//! not ask has no rows; if it may not know of the tablet yet, rows that are absent say nothing. Tokens are scanned one by
-//! one, as another process would.
+//! not ask has no rows; if it may not know of the tablet yet, rows that are absent say nothing. Tokens are scanned one
+//! by one, as another process would.
 
 use std::collections::{BTreeMap, BTreeSet};
 

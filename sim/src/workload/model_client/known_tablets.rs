@@ -39,13 +39,13 @@ impl ModelClient {
         }
     }
 
-    /// Returns the bounds of a tablet of this table that masters have told of.
+    /// Returns the bounds of a tablet of this table that masters have reported.
     pub(super) fn bounds(&self, view: &View, tablet: &str) -> Option<Bounds> {
         let state = self.workload.state();
         state.model.tablets.get(tablet).filter(|(table, _)| *table == view.table).map(|(_, of)| of.clone())
     }
 
-    /// Returns the tablets of this table that masters have ever told of.
+    /// Returns the tablets of this table that masters have ever reported.
     pub(super) fn tablets_ever(&self, view: &View) -> Vec<(String, Bounds)> {
         let state = self.workload.state();
         let of_table = state.model.tablets.iter().filter(|(_, (table, _))| *table == view.table);
@@ -64,19 +64,19 @@ impl ModelClient {
         self.is_in_table(view, bounds, since..=nanos(&self.env))
     }
 
-    /// Returns true if an operation of the client since a time must find a tablet that masters told of before.
+    /// Returns true if an operation of the client since a time must find a tablet that masters reported before.
     pub(super) fn must_find(&self, view: &View, place: &TabletPlace, since: Nanos) -> bool {
         if self.stays(view, &place.bounds, 0) {
             return true;
         }
-        // One of several masters may tell of an earlier version, as it does not know yet that it leads no more.
+        // One of several masters may report an earlier version, as it does not know yet that it leads no more.
         let before = since.saturating_sub(FORGOTTEN_AFTER.as_nanos() as Nanos);
         let is_known = self.met.contains(&place.id) || self.stays(view, &place.bounds, before);
         self.has_single_master() && is_known && self.stays(view, &place.bounds, since)
     }
 
-    /// Returns the tablets of which a row may be that the client wrote since a time. Masters must have told of all
-    /// tablets that there are.
+    /// Returns the tablets of which a row may be that the client wrote since a time. Masters must have reported
+    /// all tablets that there are.
     pub(super) fn possible_tablets(&self, view: &View, cells: &RowCells, since: Nanos) -> Vec<String> {
         let before = match self.has_single_master() {
             true => since.saturating_sub(FORGOTTEN_AFTER.as_nanos() as Nanos),
