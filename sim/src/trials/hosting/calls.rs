@@ -6,8 +6,10 @@ use std::time::Duration;
 use bytes::Bytes;
 use engine::raft::{RaftStatus, Role};
 use engine::sync::Mutex;
+use futures_util::future::join;
 use node::hosting::replica::ReplicaHandle;
 use node::hosting::tablet_entry::EntryState;
+use nyala_common::env::Env;
 use nyala_common::rpc::client::CallOptions;
 use nyala_common::wire::schema::{id_bytes, schema_to_pb};
 use nyala_proto::kudu::consensus::raft_peer_pb::MemberType;
@@ -30,6 +32,24 @@ use crate::world::{HostProgram, World};
 pub(super) const OPERATOR: &str = "operator";
 /// Timeout of a call.
 const CALL: Duration = Duration::from_secs(2);
+/// A call to a server.
+#[derive(Clone)]
+pub(super) struct OneCall<Q> {
+    pub server: usize,
+    pub service: &'static str,
+    pub method: &'static str,
+    pub request: Q,
+}
+
+impl<Q: Message> OneCall<Q> {
+    async fn make<R: Message + Default>(self, env: Env) -> Result<R, CallFailure> {
+        let mut client = PlainClient::new(env, Vec::new(), 0, CALL);
+        let (address, options) = (address(self.server), CallOptions::default());
+        let called = client.call(&address, self.service, self.method, &self.request, options).await;
+        called.map(|reply| reply.message)
+    }
+}
+
 /// Most rows of a write.
 const ROWS: u64 = 8;
 
@@ -45,15 +65,49 @@ impl HostingTrial {
         Q: Message + Clone + 'static,
         R: Message + Default + 'static,
     {
-        let reply: Arc<Mutex<Option<Result<R, CallFailure>>>> = Arc::default();
-        let (into, address) = (reply.clone(), address(server));
+        let call = OneCall { server, service, method, request };
+        let reply = self.run_client(move |env| call.clone().make(env));
+        reply.unwrap_or_else(|| Err(CallFailure::Unknown("no reply".to_string())))
+    }
+
+    /// Makes two calls at once, the second one later by `delay`.
+    pub(super) fn call_both<Q, R, P, S>(
+        &mut self,
+        first: OneCall<Q>,
+        delay: Duration,
+        second: OneCall<P>,
+    ) -> Option<(Result<R, CallFailure>, Result<S, CallFailure>)>
+    where
+        Q: Message + Clone + 'static,
+        R: Message + Default + 'static,
+        P: Message + Clone + 'static,
+        S: Message + Default + 'static,
+    {
+        self.run_client(move |env| {
+            let (first, second) = (first.clone(), second.clone());
+            async move {
+                let later = async {
+                    env.sleep(delay).await;
+                    second.make(env.clone()).await
+                };
+                join(first.make(env.clone()), later).await
+            }
+        })
+    }
+
+    /// Runs a program on the operator's machine; returns its result if it ends in time.
+    fn run_client<T, F>(&mut self, program: impl Fn(Env) -> F + Send + Sync + 'static) -> Option<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + 'static,
+    {
+        let result: Arc<Mutex<Option<T>>> = Arc::default();
+        let into = result.clone();
         let program: HostProgram = Arc::new(move |env| {
-            let (into, request, address) = (into.clone(), request.clone(), address.clone());
+            let (into, running) = (into.clone(), program(env));
             Box::pin(async move {
-                let mut client = PlainClient::new(env, Vec::new(), 0, CALL);
-                let options = CallOptions::default();
-                let called = client.call(&address, service, method, &request, options).await;
-                *into.lock() = Some(called.map(|reply| reply.message));
+                let ended = running.await;
+                *into.lock() = Some(ended);
                 Ok(())
             })
         });
@@ -62,8 +116,7 @@ impl HostingTrial {
         self.world.client(OPERATOR, program);
         let until = self.world.now() + CALL * 2;
         self.run_until(until);
-        let reply = reply.lock().take();
-        reply.unwrap_or_else(|| Err(CallFailure::Unknown("no reply".to_string())))
+        result.lock().take()
     }
 
     pub(super) fn create_tablet(&mut self) {

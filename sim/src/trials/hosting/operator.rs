@@ -12,8 +12,9 @@ use nyala_proto::kudu::consensus::{
     ChangeConfigRequestPb, ChangeConfigResponsePb, ChangeConfigType, RaftPeerAttrsPb, RaftPeerPb,
 };
 use nyala_proto::kudu::tablet::TabletDataState;
+use nyala_proto::kudu::tserver::DeleteTabletResponsePb;
 
-use super::calls::tablet_id;
+use super::calls::{OneCall, tablet_id};
 use super::late_order::LateOrder;
 use super::{HostingTrial, MEMBERS, SERVERS};
 use crate::wire::client::{CONSENSUS, text_of};
@@ -23,6 +24,10 @@ const LATE_PERCENT: u64 = 60;
 /// Percentage of additions that overtake the order to delete the server's former replica, and by how much at most.
 const OVERTAKEN_PERCENT: u64 = 60;
 const OVERTAKEN_MILLIS: u64 = 250;
+/// Percentage of additions of a server with a former replica that the order to delete it meets, and by how much later it
+/// is sent at most.
+const BESIDE_PERCENT: u64 = 60;
+const BESIDE_MICROS: u64 = 6_000;
 
 impl HostingTrial {
     /// Evicts a member other than the leader: the rotten one, else one that is not healthy, if there is one.
@@ -75,9 +80,29 @@ impl HostingTrial {
         let server = self.random.pick(&others);
         let attrs = Some(RaftPeerAttrsPb { promote: Some(true), replace: None });
         let learner = RaftPeerPb { attrs, ..self.peer(server, MemberType::NonVoter) };
+        if self.replica(server).is_some() && self.random.percent(BESIDE_PERCENT) {
+            return self.add_beside_deletion(leader, server, learner);
+        }
         if self.change(leader, ChangeConfigType::AddPeer, learner) && self.random.percent(OVERTAKEN_PERCENT) {
             self.delete_added(server);
         }
+    }
+
+    /// Adds a server that still has its former replica, while the order to delete that arrives.
+    fn add_beside_deletion(&mut self, leader: usize, server: usize, learner: RaftPeerPb) {
+        let Some(order) = self.late.iter().rev().find(|order| order.server == server).copied() else {
+            return;
+        };
+        let delay = Duration::from_micros(self.random.below(BESIDE_MICROS));
+        let addition = self.change_call(leader, ChangeConfigType::AddPeer, learner);
+        let deletion = self.delete_call(server, TabletDataState::TabletDataTombstoned, Some(order.cas));
+        let replies =
+            self.call_both::<_, ChangeConfigResponsePb, _, DeleteTabletResponsePb>(addition, delay, deletion);
+        let refused = replies.map(|(added, deleted)| {
+            let added = added.map(|reply| reply.error.map(|error| text_of(&error.status)));
+            (added, deleted.map(|reply| reply.error.map(|error| text_of(&error.status))))
+        });
+        self.note(format!("addition of {server} by {leader}, deletion after {delay:?}: {refused:?}"));
     }
 
     /// Lets the order to delete a server's former replica arrive right after the server was added again.
@@ -91,20 +116,29 @@ impl HostingTrial {
     }
 
     fn change(&mut self, leader: usize, kind: ChangeConfigType, peer: RaftPeerPb) -> bool {
-        let request = ChangeConfigRequestPb {
-            dest_uuid: Some(id_bytes(&self.ids[leader])),
-            tablet_id: tablet_id(),
-            r#type: Some(kind as i32),
-            server: Some(peer.clone()),
-            cas_config_opid_index: None,
-        };
-        let reply: Result<ChangeConfigResponsePb, _> =
-            self.call(leader, (CONSENSUS, "ChangeConfig"), request);
+        let OneCall { server, service, method, request } = self.change_call(leader, kind, peer.clone());
+        let reply: Result<ChangeConfigResponsePb, _> = self.call(server, (service, method), request);
         let refused = reply.map(|reply| reply.error.map(|error| text_of(&error.status)));
         let id = peer.permanent_uuid.unwrap_or_default();
         let number = self.ids.iter().position(|own| id_bytes(own) == id);
         self.note(format!("{kind:?} {number:?} by {leader}: {refused:?}"));
         matches!(refused, Ok(None))
+    }
+
+    fn change_call(
+        &self,
+        leader: usize,
+        kind: ChangeConfigType,
+        peer: RaftPeerPb,
+    ) -> OneCall<ChangeConfigRequestPb> {
+        let request = ChangeConfigRequestPb {
+            dest_uuid: Some(id_bytes(&self.ids[leader])),
+            tablet_id: tablet_id(),
+            r#type: Some(kind as i32),
+            server: Some(peer),
+            cas_config_opid_index: None,
+        };
+        OneCall { server: leader, service: CONSENSUS, method: "ChangeConfig", request }
     }
 
     /// Returns the leader and its status, if no change of members is in progress.

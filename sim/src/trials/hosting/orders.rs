@@ -12,7 +12,7 @@ use nyala_proto::kudu::consensus::{StartTabletCopyRequestPb, StartTabletCopyResp
 use nyala_proto::kudu::tablet::TabletDataState;
 use nyala_proto::kudu::tserver::{DeleteTabletRequestPb, DeleteTabletResponsePb};
 
-use super::calls::{OPERATOR, tablet_id};
+use super::calls::{OPERATOR, OneCall, tablet_id};
 use super::{HostingTrial, SERVERS, TABLET, host};
 use crate::cluster::{DATA_DIR, WAL_DIR};
 use crate::wire::client::{ADMIN, CONSENSUS, text_of};
@@ -52,14 +52,8 @@ impl HostingTrial {
         to: TabletDataState,
         cas: Option<i64>,
     ) -> Result<(), String> {
-        let request = DeleteTabletRequestPb {
-            dest_uuid: Some(id_bytes(&self.ids[server])),
-            tablet_id: tablet_id(),
-            reason: Some("trial".to_string()),
-            delete_type: Some(to as i32),
-            cas_config_opid_index_less_or_equal: cas,
-        };
-        let reply: Result<DeleteTabletResponsePb, _> = self.call(server, (ADMIN, "DeleteTablet"), request);
+        let OneCall { service, method, request, .. } = self.delete_call(server, to, cas);
+        let reply: Result<DeleteTabletResponsePb, _> = self.call(server, (service, method), request);
         let deleted = match reply {
             Ok(reply) => reply.error.map_or(Ok(()), |error| Err(text_of(&error.status))),
             Err(failure) => Err(failure.to_string()),
@@ -69,6 +63,22 @@ impl HostingTrial {
             self.rotten.take_if(|rotten| *rotten == server);
         }
         deleted
+    }
+
+    pub(super) fn delete_call(
+        &self,
+        server: usize,
+        to: TabletDataState,
+        cas: Option<i64>,
+    ) -> OneCall<DeleteTabletRequestPb> {
+        let request = DeleteTabletRequestPb {
+            dest_uuid: Some(id_bytes(&self.ids[server])),
+            tablet_id: tablet_id(),
+            reason: Some("trial".to_string()),
+            delete_type: Some(to as i32),
+            cas_config_opid_index_less_or_equal: cas,
+        };
+        OneCall { server, service: ADMIN, method: "DeleteTablet", request }
     }
 
     /// Lets one of the orders to delete arrive, the last one or an older one, perhaps again.
