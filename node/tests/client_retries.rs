@@ -321,7 +321,7 @@ async fn rows_of_a_tablet_that_begins_where_a_dropped_one_did_are_buffered_anew(
     let table = world.client.open_table("t").await.expect("scripted");
     *world.script.tablet.lock() = (GONE, Some(10));
     let session = world.client.session(SessionConfig::new(FlushMode::Manual));
-    let mut apply = async |key: i32| {
+    let apply = async |key: i32| {
         let key = key.to_le_bytes();
         session.apply(&table, RowOpKind::Insert, &[ClientCell::Value(&key)], 0).await
     };

@@ -94,13 +94,13 @@ impl DoubleService {
         if before > 0 {
             self.env.sleep(Duration::from_nanos(before)).await;
         }
-        let (reply, method) = (self.execute(&call, now(), after), call.method);
+        let (reply, method, received) = (self.execute(&call, now(), after), call.method, call.received.0);
         match after {
             0 => {}
             u64::MAX => return pending().await,
             wait => self.env.sleep(Duration::from_nanos(wait)).await,
         }
-        self.cluster.lock().replied(method, now());
+        self.cluster.lock().replied(method, received, now());
         reply
     }
 

@@ -168,12 +168,12 @@ impl Cluster {
     }
 
     /// Takes note of a reply that leaves now: later operations of the client know its effect.
-    pub(super) fn replied(&mut self, method: &str, now: u64) {
+    pub(super) fn replied(&mut self, method: &str, received: u64, now: u64) {
         if method != "AlterTable" {
             return;
         }
         let Some(op) = self.ops.iter().rposition(|op| op.change.is_some()) else { return };
-        let in_time = now < self.ops[op].began + RPC_TIMEOUT.as_nanos() as u64 / 2;
+        let in_time = now < received + RPC_TIMEOUT.as_nanos() as u64 / 2;
         if let Some(change) = self.ops[op].change.filter(|_| self.ops[op].is_changed && in_time) {
             self.tablets.all[change.drop].dropped_by_client = Some(now);
         }
