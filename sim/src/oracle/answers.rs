@@ -26,6 +26,8 @@ const TEXT_MAX: usize = 40;
 
 /// Part of the message about a column that a tablet does not have, or not yet.
 const NO_COLUMN: &str = "not present in tablet";
+/// Part of the message of a scanner that is not there.
+const NO_SCANNER: &str = "it may have expired";
 /// Part of the message about columns of a scan that the table has no more.
 const NO_SUCH_COLUMNS: &str = "not present in the current schema";
 /// Part of the message about a timestamp that is too far ahead, for a clock that is behind.
@@ -126,6 +128,8 @@ impl Causes {
             ("write" | "scan" | "insert", Invalid) => self.drops_columns,
             // A row's error is told to all rows of its batch that have no answer.
             ("write" | "insert", NotFound | AlreadyPresent) => true,
+            // A server that stops loses its scanners, and an unordered scan that has rows cannot begin again.
+            ("read", NotFound) if error.message.contains(NO_SCANNER) && self.has_faults => true,
             // Its columns or its name are those of another version.
             ("read" | "put" | "ask", Invalid | NotFound) => self.alters_model_tables,
             ("scan", NotFound) => self.drops_tablets || self.has_faults,
