@@ -171,6 +171,11 @@ impl PlainClient {
         }
     }
 
+    /// Changes the timeout of one call.
+    pub fn set_attempt(&mut self, attempt: Duration) {
+        self.attempt = attempt;
+    }
+
     pub fn observe(&mut self, stamp: HybridStamp) {
         self.seen = self.seen.max(stamp);
     }

@@ -17,6 +17,10 @@ use crate::wire::client::TabletPlace;
 use crate::wire::scan::ScanTime;
 use crate::workload::Workload;
 
+/// Least timeout of a call: the first rows in order need pages of every rowset, of slow devices, and a call that is
+/// given up begins anew.
+const ATTEMPT: Duration = Duration::from_secs(10);
+
 impl Workload {
     /// Reads every row of the model tables at each replica, after the faults, and compares what masters and servers
     /// report. Each tablet has the time `quiet`: a follower that hibernates knows of a new snapshot only with its
@@ -27,6 +31,7 @@ impl Workload {
             state.model.tables.iter().filter(|table| !table.dropped).map(|table| table.current).collect()
         };
         let mut client = ModelClient::new(self, env, SETUP_CLIENT);
+        client.plain.set_attempt(self.plan().cluster.rpc_timeout.max(ATTEMPT));
         client.plain.observe(self.newest().max(self.state().model.newest));
         for table in live {
             let read = client.read_everything(table, env, quiet).await;
