@@ -40,6 +40,8 @@ const TABLET_NOT_FOUND: &str = "Tablet not found";
 const NOT_RUNNING: &str = "Tablet not running";
 /// Part of the error of a call on a dropped table.
 const WAS_DELETED: &str = "was deleted";
+/// End of the message about a connection that its peer does not know.
+const RESET: &str = "connection reset";
 /// End of the message about a call whose time was over before its reply came.
 const NO_RESPONSE: &str = "no response in time";
 /// Part of the message about a call that a server refused because it has too much to do or too little memory.
@@ -99,8 +101,9 @@ pub fn check(operations: &[HistoryOp], conditions: &Conditions<'_>, report: &mut
             continue;
         }
         report.checked += 1;
-        if let Some(error) = unanswered(operation, conditions) {
-            report.add(conditions.violation(life, &error.to_string(), operation.to_string()));
+        let error = unanswered(operation, conditions).map(|error| error.to_string());
+        if let Some(error) = error.filter(|error| !conditions.explains_reset(error, life)) {
+            report.add(conditions.violation(life, &error, operation.to_string()));
         }
     }
 }
@@ -219,6 +222,13 @@ fn is_by_operator(operation: &HistoryOp) -> bool {
 }
 
 impl Conditions<'_> {
+    /// Returns true if an error is that of the first call over a connection whose peer has lost its power since: the
+    /// client had no reason to notice before, however long ago that was.
+    fn explains_reset(&self, error: &str, life: Span) -> bool {
+        let stopped = |one: &Disturbance| one.kind == DOWN && one.from <= life.from;
+        error.contains(RESET) && self.disturbances.iter().any(stopped)
+    }
+
     /// Returns an operation's life and some time after it.
     fn span_of(&self, operation: &HistoryOp, after: Duration) -> Span {
         self.span(operation.invoked, operation.returned, after)
