@@ -24,8 +24,8 @@ const LATE_PERCENT: u64 = 60;
 /// Percentage of additions that overtake the order to delete the server's former replica, and by how much at most.
 const OVERTAKEN_PERCENT: u64 = 60;
 const OVERTAKEN_MILLIS: u64 = 250;
-/// Percentage of additions of a server with a former replica that the order to delete it meets, and by how much later it
-/// is sent at most.
+/// Percentage of additions of a server with a former replica that the order to delete it meets, and by how much later
+/// it is sent at most.
 const BESIDE_PERCENT: u64 = 60;
 const BESIDE_MICROS: u64 = 6_000;
 

@@ -18,7 +18,7 @@ use crate::wire::scan::ScanTime;
 use crate::workload::Workload;
 
 /// Least timeout of a call: the first rows in order need pages of every rowset, of slow devices, and a call that is
-/// given up begins anew.
+/// given up begins again.
 const ATTEMPT: Duration = Duration::from_secs(10);
 
 impl Workload {
