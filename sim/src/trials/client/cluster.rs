@@ -22,6 +22,8 @@ pub(super) struct Op {
     pub change: Option<RangeChange>,
     /// True once the change was made.
     pub is_changed: bool,
+    /// True once masters have refused it, as it did not fit the ranges of that time.
+    pub is_refused: bool,
 }
 
 /// A row operation that the client was told to send.
@@ -104,7 +106,7 @@ impl Cluster {
 
     /// Registers an operation that begins now; returns its number.
     pub(super) fn begin_op(&mut self, began: u64, observed: u64) -> usize {
-        self.ops.push(Op { began, observed, change: None, is_changed: false });
+        self.ops.push(Op { began, observed, change: None, is_changed: false, is_refused: false });
         self.ops.len() - 1
     }
 

@@ -170,11 +170,14 @@ impl Cluster {
 
     /// Makes the change of ranges that the client has begun last.
     fn alter(&mut self, now: u64) -> Option<MasterErrorPb> {
+        let missing = || refusal(Code::UnknownError, ErrorCode::NotFound, "the double has no such range");
         let op = self.ops.iter().rposition(|op| op.change.is_some());
         let change = op.and_then(|op| self.ops[op].change.map(|change| (op, change)));
-        let Some((op, change)) = change.filter(|(_, change)| self.tablets.fits(*change)) else {
-            return refusal(Code::UnknownError, ErrorCode::NotFound, "the double has no such range");
-        };
+        let Some((op, change)) = change else { return missing() };
+        if !self.tablets.fits(change) {
+            self.ops[op].is_refused = true;
+            return missing();
+        }
         self.ops[op].is_changed = true;
         self.change_ranges(change, now);
         None

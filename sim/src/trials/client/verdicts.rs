@@ -82,11 +82,11 @@ impl Cluster {
     pub(super) fn conclude_change(&mut self, op: usize, result: &Result<(), Error>, now: u64) {
         self.mark_disturbances(now);
         let (is_changed, began) = (self.ops[op].is_changed, self.ops[op].began);
-        let fits = self.ops[op].change.is_some_and(|change| self.tablets.fits(change));
+        let is_refused = self.ops[op].is_refused;
         let is_right = match result {
             Ok(()) => is_changed,
             // A repeated request finds what the first one has done.
-            Err(error) if error.kind == ErrorKind::NotFound => is_changed || !fits,
+            Err(error) if error.kind == ErrorKind::NotFound => is_changed || is_refused,
             Err(error) => error.kind == ErrorKind::TimedOut && self.explains_timeout(began, now),
         };
         self.note(format!("change {op}: {}", text_of(result)));
