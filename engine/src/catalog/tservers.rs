@@ -86,31 +86,27 @@ impl Catalog {
             out.notes.push(CatalogNote::ServerRegistered { server: id, address });
         }
         let last_report = old.filter(|old| old.instance == instance).and_then(|old| old.last_report);
-        let (last_heartbeat, takes_replicas, reported) = (now.mono, true, false);
-        let server = Tserver {
-            instance,
-            registration,
-            location,
-            last_heartbeat,
-            takes_replicas,
-            reported,
-            last_report,
-        };
-        self.servers.insert(id, server);
+        let last_heartbeat = now.mono;
+        let contact = TserverContact { id, instance, registration, location, last_heartbeat };
+        self.insert_server(contact, last_report);
     }
 
     /// Imports the state of a tablet server that this master learned before it led. Only a full report from the server
     /// itself counts as one.
     pub fn import_contact(&mut self, server: TserverContact) {
-        let TserverContact { id, instance, registration, location, last_heartbeat } = server;
-        let (takes_replicas, reported, last_report) = (true, false, None);
+        self.insert_server(server, None);
+    }
+
+    /// Adds a server that takes replicas and has not reported its tablets yet.
+    fn insert_server(&mut self, contact: TserverContact, last_report: Option<i32>) {
+        let TserverContact { id, instance, registration, location, last_heartbeat } = contact;
         let server = Tserver {
             instance,
             registration,
             location,
             last_heartbeat,
-            takes_replicas,
-            reported,
+            takes_replicas: true,
+            reported: false,
             last_report,
         };
         self.servers.insert(id, server);
