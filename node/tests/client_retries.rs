@@ -4,9 +4,12 @@ use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
+use engine::error::ErrorKind;
+use engine::schema::partition_range::PartitionRange;
 use engine::schema::row_ops::{ClientCell, RowOpKind};
 use engine::schema::{ColumnSchema, DataType, Schema};
 use engine::sync::Mutex;
+use nyala_client::tables::AlterStep;
 use nyala_client::{Client, ClientConfig, FlushMode, ScanSpec, SessionConfig};
 use nyala_common::env::os::{OsEnv, OsOptions};
 use nyala_common::env::{BoxFuture, Env};
@@ -17,8 +20,8 @@ use nyala_common::wire::schema;
 use nyala_proto::kudu::consensus::raft_peer_pb::Role;
 use nyala_proto::kudu::master::tablet_locations_pb::InternedReplicaPb;
 use nyala_proto::kudu::master::{
-    ConnectToMasterResponsePb, GetTableLocationsResponsePb, GetTableSchemaResponsePb, MasterErrorPb,
-    TabletLocationsPb, TsInfoPb, master_error_pb,
+    AlterTableResponsePb, ConnectToMasterResponsePb, GetTableLocationsResponsePb, GetTableSchemaResponsePb,
+    MasterErrorPb, TabletLocationsPb, TsInfoPb, master_error_pb,
 };
 use nyala_proto::kudu::partition_schema_pb::column_identifier_pb::Identifier;
 use nyala_proto::kudu::partition_schema_pb::{ColumnIdentifierPb, RangeSchemaPb};
@@ -30,8 +33,8 @@ use nyala_proto::kudu::{AppStatusPb, ColumnarRowBlockPb, HostPortPb, app_status_
 use nyala_proto::kudu::{PartitionPb, PartitionSchemaPb};
 use prost::Message;
 
-const MASTER: [MethodInfo; 3] =
-    [method("ConnectToMaster"), method("GetTableSchema"), method("GetTableLocations")];
+const MASTER: [MethodInfo; 4] =
+    [method("ConnectToMaster"), method("GetTableSchema"), method("GetTableLocations"), method("AlterTable")];
 const TSERVER: [MethodInfo; 2] = [method("Write"), method("Scan")];
 
 const fn method(name: &'static str) -> MethodInfo {
@@ -150,6 +153,12 @@ impl Server {
             let response = GetTableLocationsResponsePb { error, ..self.script.locations() };
             return Reply::message(&response);
         }
+        if call.method == "AlterTable" {
+            // As a master answers a request that it has carried out already.
+            let code = master_error_pb::Code::UnknownError as i32;
+            let error = Some(MasterErrorPb { code, status: status(ErrorCode::NotFound) });
+            return Reply::message(&AlterTableResponsePb { error, ..Default::default() });
+        }
         Reply::message(&GetTableSchemaResponsePb {
             error,
             schema: Some(schema::schema_to_pb(&schema())),
@@ -229,7 +238,8 @@ impl Service for Server {
     }
 
     fn features(&self) -> &'static [u32] {
-        &[]
+        // ADD_DROP_RANGE_PARTITIONS.
+        &[2]
     }
 
     fn methods(&self) -> &'static [MethodInfo] {
@@ -332,6 +342,22 @@ async fn rows_of_a_tablet_that_begins_where_a_dropped_one_did_are_buffered_anew(
     let failures = session.flush().await;
     let texts: Vec<&str> = failures.iter().map(|failure| failure.error.message.as_str()).collect();
     assert_eq!(texts, ["tablet gone of table t was dropped"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locations_are_forgotten_although_a_change_of_ranges_fails() {
+    let world = World::new([Scripted::Written, Scripted::Written]).await;
+    let table = world.client.open_table("t").await.expect("scripted");
+    let session = world.client.session(SessionConfig::new(FlushMode::AutoSync));
+    let key = 7i32.to_le_bytes();
+    let write = async || session.apply(&table, RowOpKind::Insert, &[ClientCell::Value(&key)], 0).await;
+    write().await.expect("scripted");
+    let steps = [AlterStep::DropRange(PartitionRange::default())];
+    let failed = world.client.alter_table(&table, &steps, None).await;
+    assert_eq!(failed.map(|_| ()).map_err(|error| error.kind), Err(ErrorKind::NotFound));
+    write().await.expect("scripted");
+    let lookups = world.log().matches("GetTableLocations").count();
+    assert_eq!(lookups, 2, "a lookup before the change, and one after it");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
