@@ -41,7 +41,7 @@ impl Cluster {
                 self.scanners.remove(&id);
                 Reply::message(&ScanResponsePb { has_more_results: Some(false), ..Default::default() })
             }
-            Ok(id) => self.next_rows(id, now),
+            Ok(id) => self.next_rows(id),
             Err(error) => Reply::message(&ScanResponsePb { error: Some(error), ..Default::default() }),
         }
     }
@@ -145,7 +145,7 @@ impl Cluster {
         rows
     }
 
-    fn next_rows(&mut self, id: u64, now: u64) -> Reply {
+    fn next_rows(&mut self, id: u64) -> Reply {
         let count = if self.random.percent(25) { 0 } else { self.random.below(ROWS) as usize };
         let lingers = self.random.percent(30);
         let stamp = self.stamp;
@@ -168,7 +168,6 @@ impl Cluster {
         if !has_more {
             self.scanners.remove(&id);
         }
-        self.mark_disturbances(now);
         Reply::with_sidecars(&reply, sidecars)
     }
 }

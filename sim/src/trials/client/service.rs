@@ -26,8 +26,8 @@ const MASTER_METHODS: [MethodInfo; 5] = [
     method("IsAlterTableDone"),
 ];
 const TSERVER_METHODS: [MethodInfo; 3] = [method("Write"), method("Scan"), method("ScannerKeepAlive")];
-/// Features of masters (ADD_DROP_RANGE_PARTITIONS).
-const MASTER_FEATURES: [u32; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
+/// Features of all services, ADD_DROP_RANGE_PARTITIONS among them.
+const FEATURES: [u32; 8] = [0, 1, 2, 3, 4, 5, 6, 7];
 
 const fn method(name: &'static str) -> MethodInfo {
     MethodInfo { name, role: MethodRole::Client, audited: false, tracked: false, required: &[] }
@@ -119,7 +119,7 @@ impl Service for DoubleService {
     }
 
     fn features(&self) -> &'static [u32] {
-        &MASTER_FEATURES
+        &FEATURES
     }
 
     fn methods(&self) -> &'static [MethodInfo] {

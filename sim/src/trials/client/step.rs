@@ -138,7 +138,9 @@ impl ClientTrial {
     }
 
     fn disturb_master(&mut self) {
-        let number = self.random.below(MASTERS as u64) as usize;
+        let leader = self.cluster.lock().leader;
+        let number =
+            if self.random.percent(50) { leader } else { self.random.below(MASTERS as u64) as usize };
         let conditions = [
             Condition::Fine,
             Condition::Busy,

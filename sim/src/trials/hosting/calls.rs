@@ -32,6 +32,9 @@ use crate::world::{HostProgram, World};
 pub(super) const OPERATOR: &str = "operator";
 /// Timeout of a call.
 const CALL: Duration = Duration::from_secs(2);
+/// Most rows of a write.
+const ROWS: u64 = 8;
+
 /// A call to a server.
 #[derive(Clone)]
 pub(super) struct OneCall<Q> {
@@ -50,9 +53,6 @@ impl<Q: Message> OneCall<Q> {
     }
 }
 
-/// Most rows of a write.
-const ROWS: u64 = 8;
-
 impl HostingTrial {
     /// Makes one call to a server.
     pub(super) fn call<Q, R>(
@@ -65,7 +65,15 @@ impl HostingTrial {
         Q: Message + Clone + 'static,
         R: Message + Default + 'static,
     {
-        let call = OneCall { server, service, method, request };
+        self.send(OneCall { server, service, method, request })
+    }
+
+    /// Makes a call that was prepared.
+    pub(super) fn send<Q, R>(&mut self, call: OneCall<Q>) -> Result<R, CallFailure>
+    where
+        Q: Message + Clone + 'static,
+        R: Message + Default + 'static,
+    {
         let reply = self.run_client(move |env| call.clone().make(env));
         reply.unwrap_or_else(|| Err(CallFailure::Unknown("no reply".to_string())))
     }

@@ -80,8 +80,10 @@ impl HostingTrial {
         let server = self.random.pick(&others);
         let attrs = Some(RaftPeerAttrsPb { promote: Some(true), replace: None });
         let learner = RaftPeerPb { attrs, ..self.peer(server, MemberType::NonVoter) };
-        if self.replica(server).is_some() && self.random.percent(BESIDE_PERCENT) {
-            return self.add_beside_deletion(leader, server, learner);
+        let late = self.late.iter().rev().find(|order| order.server == server).copied();
+        let late = late.filter(|_| self.replica(server).is_some());
+        if let Some(order) = late.filter(|_| self.random.percent(BESIDE_PERCENT)) {
+            return self.add_beside_deletion(leader, learner, order);
         }
         if self.change(leader, ChangeConfigType::AddPeer, learner) && self.random.percent(OVERTAKEN_PERCENT) {
             self.delete_added(server);
@@ -89,19 +91,20 @@ impl HostingTrial {
     }
 
     /// Adds a server that still has its former replica, while the order to delete that arrives.
-    fn add_beside_deletion(&mut self, leader: usize, server: usize, learner: RaftPeerPb) {
-        let Some(order) = self.late.iter().rev().find(|order| order.server == server).copied() else {
-            return;
-        };
+    fn add_beside_deletion(&mut self, leader: usize, learner: RaftPeerPb, order: LateOrder) {
+        let (server, cas) = (order.server, Some(order.cas));
         let delay = Duration::from_micros(self.random.below(BESIDE_MICROS));
         let addition = self.change_call(leader, ChangeConfigType::AddPeer, learner);
-        let deletion = self.delete_call(server, TabletDataState::TabletDataTombstoned, Some(order.cas));
+        let deletion = self.delete_call(server, TabletDataState::TabletDataTombstoned, cas);
         let replies =
             self.call_both::<_, ChangeConfigResponsePb, _, DeleteTabletResponsePb>(addition, delay, deletion);
         let refused = replies.map(|(added, deleted)| {
             let added = added.map(|reply| reply.error.map(|error| text_of(&error.status)));
             (added, deleted.map(|reply| reply.error.map(|error| text_of(&error.status))))
         });
+        if matches!(refused, Some((_, Ok(None)))) {
+            self.rotten.take_if(|rotten| *rotten == server);
+        }
         self.note(format!("addition of {server} by {leader}, deletion after {delay:?}: {refused:?}"));
     }
 
@@ -116,8 +119,8 @@ impl HostingTrial {
     }
 
     fn change(&mut self, leader: usize, kind: ChangeConfigType, peer: RaftPeerPb) -> bool {
-        let OneCall { server, service, method, request } = self.change_call(leader, kind, peer.clone());
-        let reply: Result<ChangeConfigResponsePb, _> = self.call(server, (service, method), request);
+        let call = self.change_call(leader, kind, peer.clone());
+        let reply: Result<ChangeConfigResponsePb, _> = self.send(call);
         let refused = reply.map(|reply| reply.error.map(|error| text_of(&error.status)));
         let id = peer.permanent_uuid.unwrap_or_default();
         let number = self.ids.iter().position(|own| id_bytes(own) == id);

@@ -52,8 +52,8 @@ impl HostingTrial {
         to: TabletDataState,
         cas: Option<i64>,
     ) -> Result<(), String> {
-        let OneCall { service, method, request, .. } = self.delete_call(server, to, cas);
-        let reply: Result<DeleteTabletResponsePb, _> = self.call(server, (service, method), request);
+        let call = self.delete_call(server, to, cas);
+        let reply: Result<DeleteTabletResponsePb, _> = self.send(call);
         let deleted = match reply {
             Ok(reply) => reply.error.map_or(Ok(()), |error| Err(text_of(&error.status))),
             Err(failure) => Err(failure.to_string()),
