@@ -147,6 +147,11 @@ fn a_column_is_found_by_its_name_and_type() {
     let mut nullable = columns();
     nullable[3].nullable = true;
     assert_eq!(version.resolve(&nullable), None);
+    assert!(
+        version.has_other(&nullable[3])
+            && !version.has_other(&renamed[3])
+            && !version.has_other(&columns()[3])
+    );
 }
 
 #[test]

@@ -93,6 +93,12 @@ impl TableVersion {
         view.iter().map(own).collect()
     }
 
+    /// Returns true if this version has a column of the same name with another type or nullability.
+    pub fn has_other(&self, column: &ColumnSpec) -> bool {
+        let differs = |own: &ColumnSpec| own.kind != column.kind || own.nullable != column.nullable;
+        self.table.columns.iter().any(|own| own.name == column.name && differs(own))
+    }
+
     /// Returns a row operation in the columns of this version; `None` if a server of this version refuses it.
     pub fn translate(&self, view: &[ColumnSpec], write: &RowWrite) -> Option<RowWrite> {
         let names = self.resolve(view)?;

@@ -25,7 +25,7 @@ pub use history::{ReadCall, ReadOutcome, TableCall, TableEvent, TableHistory, Wr
 
 use crate::model::Incarnation;
 use crate::oracle::OracleReport;
-pub use violation::{NAME, of_call};
+pub use violation::{NAME, of_call, show_version};
 
 /// Checks the calls on model tables.
 pub fn check(tables: &[Incarnation], events: &[TableEvent]) -> OracleReport {

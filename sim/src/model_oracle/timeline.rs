@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use super::answers::{columns_of, key_of, within};
 use super::history::{ReadCall, ReadOutcome, TableCall, TableEvent, WriteOutcome};
 use super::reads::{self, Meaning};
-use super::{NAME, of_call};
+use super::{NAME, of_call, show_version};
 use crate::history::HybridStamp;
 use crate::model::rows::{self, show_state};
 use crate::model::{Incarnation, ModelRow, RowAnswer, RowWrite, TableVersion};
@@ -110,6 +110,12 @@ pub(super) fn check(table: &Incarnation, calls: &[Call], report: &mut OracleRepo
 /// Returns what a scan's columns mean; `None` if they may mean different ones.
 fn meaning(table: &Incarnation, event: &TableEvent, call: &ReadCall) -> Option<Meaning> {
     let columns = columns_of(call, &table.versions[event.view].table.columns);
+    // A condition names its column without a type: a column of the same name that was added later may be taken for it.
+    let untyped = columns.iter().filter(|column| !call.columns.contains(&column.number));
+    let others = |version: &TableVersion| untyped.clone().any(|column| version.has_other(column));
+    if table.possible(event.span()).any(others) {
+        return None;
+    }
     let mut found = table.possible(event.span()).filter_map(|version| version.resolve(&columns));
     let first = found.next()?;
     found.all(|other| other == first).then_some(first)
@@ -411,6 +417,7 @@ impl<'a> Sweep<'a, '_> {
         let states: BTreeSet<String> =
             candidates.iter().map(|candidate| show_state(&candidate.row)).collect();
         story.extend(states.iter().take(4).map(|state| format!("   it may have been {state}")));
+        story.extend(self.table.versions.iter().enumerate().map(|(at, version)| show_version(at, version)));
         let (index, _) = self.calls[culprit];
         let message = format!(
             "table {} key {}: call {index} fits no state of the row",

@@ -1,6 +1,7 @@
 //! Violations of the model's oracle.
 
 use super::history::TableEvent;
+use crate::model::TableVersion;
 use crate::oracle::Violation;
 
 /// Name of the oracle.
@@ -13,4 +14,17 @@ pub fn of_call(at: usize, event: &TableEvent, what: &str) -> Violation {
         message: format!("call {at}: {what}"),
         story: vec![format!("=> call {at} {event}")],
     }
+}
+
+/// Describes a version of a table for a story: its columns, and the times between which it may or may not be in force.
+pub fn show_version(at: usize, version: &TableVersion) -> String {
+    let columns: Vec<String> =
+        version.table.columns.iter().map(|column| format!("{}={}", column.number, column.name)).collect();
+    let columns = columns.join(" ");
+    let outcome = match (version.void, version.known) {
+        (true, _) => "refused".to_string(),
+        (false, Some(known)) => format!("in force everywhere at {} us", known / 1_000),
+        (false, None) => "outcome unknown".to_string(),
+    };
+    format!("   version {at} called at {} us, {outcome}: {columns}", version.called / 1_000)
 }

@@ -28,7 +28,7 @@ use super::{OracleReport, Violation};
 use crate::history::{CallError, CallOutcome, ClientNo, ClientRequest, HistoryOp, Nanos};
 use crate::injector::DOWN;
 use crate::injector::disturbances::Disturbance;
-use crate::model::Incarnation;
+use crate::model::{Incarnation, TableVersion};
 use crate::model_oracle::{ReadOutcome, TableCall, TableEvent, WriteOutcome};
 use sim_plan::{FaultKind, Host};
 
@@ -116,9 +116,10 @@ pub fn check_tables(
     conditions: &Conditions<'_>,
     report: &mut OracleReport,
 ) {
-    let excuses = conditions.excuses(operations, true);
+    let (kept, of_gone) = (conditions.excuses(operations, true), conditions.excuses(operations, false));
     for event in events {
         let life = conditions.span(event.invoked, Some(event.returned), Duration::ZERO);
+        let excuses = if may_be_gone(event, &tables[event.table]) { &of_gone } else { &kept };
         if excuses.iter().any(|span| span.overlaps(life)) {
             continue;
         }
@@ -144,6 +145,15 @@ pub fn check_tables(
 /// Returns true if masters may not have listed the table at some time of a call.
 fn is_absent(event: &TableEvent, table: &Incarnation) -> bool {
     table.absent.iter().any(|(from, to)| *from <= event.returned && event.invoked <= *to)
+}
+
+/// Returns true if a call may be for a tablet that was dropped before. Such a tablet has no leader any more, and the
+/// server that stopped may be the one that its client knows.
+fn may_be_gone(event: &TableEvent, table: &Incarnation) -> bool {
+    let ranges = &table.versions[event.view].table.ranges;
+    let lacks_range =
+        |version: &TableVersion| ranges.iter().any(|range| !version.table.ranges.contains(range));
+    is_absent(event, table) || table.possible(0..=event.returned).any(lacks_range)
 }
 
 /// Returns true if a version of the table that may have been in force during a call lacks columns of the client's.
@@ -362,7 +372,7 @@ mod tests {
         let dropped = table.begin("t".to_string(), shape, BEGAN + 20 * SECOND);
         table.versions[dropped].known = Some(BEGAN + 21 * SECOND);
         table.absent.push((BEGAN + 60 * SECOND, Nanos::MAX));
-        let judged = |from: u64, to: u64, view: usize, why: &str| {
+        let judged_beside = |disturbances: &[Disturbance], from: u64, to: u64, view: usize, why: &str| {
             let outcome = WriteOutcome::Unknown(why.to_string());
             let event = TableEvent {
                 client: 1,
@@ -374,11 +384,16 @@ mod tests {
                 view,
                 call: TableCall::Write { rows: Vec::new(), outcome },
             };
-            let conditions = Conditions { attempt: Duration::from_secs(2), ..conditions(&down) };
+            let conditions = Conditions {
+                attempt: Duration::from_secs(2),
+                is_replicated: true,
+                ..conditions(disturbances)
+            };
             let mut report = OracleReport::default();
             check_tables(&[event], std::slice::from_ref(&table), &[], &conditions, &mut report);
             report.violations.len()
         };
+        let judged = |from, to, view, why: &str| judged_beside(&down, from, to, view, why);
         assert_eq!(judged(30, 40, dropped, "no leader"), 1);
         assert_eq!(judged(5, 12, 0, "no leader"), 0, "a server went down");
         assert_eq!(judged(30, 31, dropped, "no leader"), 0, "it had no time for an attempt");
@@ -389,6 +404,15 @@ mod tests {
         let deleted = "table t was deleted: Table deleted at 2026-01-01";
         assert_eq!(judged(30, 40, dropped, deleted), 1, "it was not dropped yet");
         assert_eq!(judged(58, 62, dropped, deleted), 0, "it was dropped meanwhile");
+        let paused = [Disturbance {
+            hosts: vec![Host::Tserver(1)],
+            kind: "pause",
+            from: Duration::from_secs(40),
+            to: Some(Duration::from_secs(90)),
+        }];
+        let judged_paused = |from: u64, to: u64| judged_beside(&paused, from, to, dropped, "no response");
+        assert_eq!(judged_paused(46, 56), 1, "its other replicas answer");
+        assert_eq!(judged_paused(62, 72), 0, "its table was dropped, and its client asks the paused server");
     }
 
     #[test]
