@@ -30,6 +30,8 @@ pub struct Machine {
     memory_bytes: AtomicU64,
     clock: Mutex<WallClock>,
     cpu_factor: AtomicU64,
+    /// Spans in which work had to wait for devices.
+    overloads: Mutex<Vec<(Instant, Instant)>>,
     observer: Mutex<ObserverHandle>,
     triggers: Triggers,
     kerberos: Mutex<Option<KerberosDouble>>,
@@ -62,6 +64,9 @@ impl MachineDraws {
         self.source.draw(Purpose::Node, [self.host, self.starts, self.drawn])
     }
 }
+
+/// Waiting time for a device from which on it is overloaded.
+const OVERLOADED_FROM: Duration = Duration::from_secs(1);
 
 /// One device: operations are served one after the other.
 struct Device {
@@ -113,6 +118,7 @@ impl Machine {
             memory_bytes: AtomicU64::new(MEMORY_BYTES),
             clock: Mutex::new(clock),
             cpu_factor: AtomicU64::new(1),
+            overloads: Mutex::new(Vec::new()),
             observer: Mutex::default(),
             triggers: Triggers::default(),
             kerberos: Mutex::default(),
@@ -268,7 +274,23 @@ impl Machine {
                 end = end.max(device.busy_until);
             }
         }
+        if end.since(now) >= OVERLOADED_FROM {
+            self.note_overload(now, end);
+        }
         end
+    }
+
+    fn note_overload(&self, from: Instant, to: Instant) {
+        let mut overloads = self.overloads.lock();
+        match overloads.last_mut() {
+            Some(last) if from <= last.1 => last.1 = last.1.max(to),
+            _ => overloads.push((from, to)),
+        }
+    }
+
+    /// Returns the spans in which work had to wait long for devices: they had more to do than they can.
+    pub fn overloads(&self) -> Vec<(Instant, Instant)> {
+        self.overloads.lock().clone()
     }
 
     /// Puts a file outside of any disk.

@@ -164,7 +164,8 @@ pub fn run(plan: &Plan, kind: WorldKind, keep: KeepOptions) -> Result<RunResult,
         let written = observer.write_traces(dir, name);
         written.map_err(|error| format!("writing traces into {}: {error}", dir.display()))?;
     }
-    let injector = phases.unwrap_or_else(|panic| resume_unwind(panic));
+    let mut injector = phases.unwrap_or_else(|panic| resume_unwind(panic));
+    injector.iter_mut().for_each(|injector| injector.note_overloads(run.world));
     let work = work_counts(run.world, plan, &observer);
     let (mut failures, simulated) = (run.failures, run.world.now());
     observer.check_live_tablets(&workload.live_tablets());

@@ -16,11 +16,12 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use engine::disk::mem::{DiskOpKind, MemDisk};
+use engine::time::Instant;
 
 use crate::cluster::{DATA_DIR, WAL_DIR, device_cost};
 use crate::net::call_cuts::CallCutId;
 use crate::trigger::{ArmedTrigger, EIO, TriggerAction};
-use crate::world::{LinkRule, LinkRuleId, World};
+use crate::world::{BOOTED, LinkRule, LinkRuleId, World};
 use cut_links::CutLinks;
 use disturbances::{Disturbance, Disturbances};
 use sim_plan::RandomStream;
@@ -34,6 +35,8 @@ const SUPERVISOR_PAUSE: Duration = Duration::from_millis(500);
 const OPERATOR_PAUSE: Duration = Duration::from_secs(2);
 /// Kind of a disturbance: the process is not running.
 pub const DOWN: &str = "down";
+/// Kind of a disturbance: clients and jobs ask more of a server's devices than they can do.
+const OVERLOAD: &str = "overload";
 /// Free bytes of a disk that is not full.
 const DISK_FREE: u64 = 1 << 40;
 
@@ -200,6 +203,17 @@ impl FaultInjector {
                 && !state.paused
                 && (state.since.is_zero() || now.saturating_sub(state.since) > CAUGHT_UP_AFTER)
         })
+    }
+
+    /// Adds the spans in which the servers' devices had more to do than they can, as slow ones may have from load alone.
+    pub fn note_overloads(&mut self, world: &mut dyn World) {
+        let hosts: Vec<Host> = self.servers().map(|(host, _)| *host).collect();
+        for host in hosts {
+            for (from, to) in world.machine(&host.name()).overloads() {
+                let (from, to) = (from.since(Instant(0)), to.since(Instant(0)));
+                self.disturbances.span(vec![host], OVERLOAD, from - BOOTED, to - BOOTED);
+            }
+        }
     }
 
     /// Returns what was wrong with which hosts.

@@ -8,7 +8,8 @@
 //! ```
 //!
 //! An election, a vote and whatever a replica receives from a leader begin its count again. A member whose disk has not
-//! stored its last vote or term answers nothing until then, so it does not count: slow disks delay that for long.
+//! stored its last vote or term answers nothing until then, so it does not count, and neither do its pre-votes meanwhile:
+//! slow disks delay that for long.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
@@ -59,7 +60,6 @@ impl Invariant for MajorityElects {
                 self.check(event, before)
             }
             RaftAction::GrantPreVote { .. }
-            | RaftAction::MetaPersist { .. }
             | RaftAction::LeaderPersist { .. }
             | RaftAction::FollowerPersist { .. }
             | RaftAction::CopyOpen { .. } => Ok(()),
