@@ -230,6 +230,9 @@ fn put_nulls(rows: &mut [u8], stride: usize, byte: usize, bit: u8, column: &Colu
     }
 }
 
+/// Rows of a response from which on its buffers get the size of a full one.
+const RESERVED_FROM_ROWS: usize = 256;
+
 struct Columnar {
     block: RowBlock,
     /// True if the buffers have the capacity of a full response.
@@ -241,11 +244,12 @@ impl Columnar {
         Columnar { block: RowBlock::new(projection), is_reserved: false }
     }
 
-    /// Grows the buffers to the size that a full response of such rows and one more block needs, if there is a block
-    /// already: a second one usually means many.
+    /// Grows the buffers to the size that a full response of such rows and one more block needs, if there is a whole
+    /// block already: a second one usually means many. After the few rows of a read by key there is mostly none, and
+    /// buffers of that size cost more than the read.
     fn reserve(&mut self, limit: usize) {
         let bytes = self.block.byte_size();
-        if self.block.rows > 0 && !self.is_reserved && bytes < limit {
+        if self.block.rows >= RESERVED_FROM_ROWS && !self.is_reserved && bytes < limit {
             self.is_reserved = true;
             self.block.reserve_times(limit / bytes.max(1) + 1);
         }

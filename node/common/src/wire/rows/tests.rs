@@ -140,3 +140,24 @@ fn rows_without_columns_are_counted() {
         assert_eq!(rows, 10);
     }
 }
+
+/// Returns the capacity of a response's buffers in bytes, after this many rows and one more block.
+fn capacity_after(rows: i32, limit: usize) -> usize {
+    let projection = projection();
+    let mut builder = RowsBuilder::new(RowsFormat::Columnar, &projection, limit);
+    builder.add_with(|out| (0..rows).for_each(|key| out.append(row(&projection, key))));
+    builder.add_with(|_| ());
+    let Inner::Columnar(columns) = builder.rows else { panic!("the layout is columnar") };
+    let capacities = columns.block.columns.iter().map(|column| match &column.values {
+        ColumnValues::Fixed { bytes, .. } => bytes.capacity(),
+        ColumnValues::Var { offsets, bytes } => offsets.capacity() * 4 + bytes.capacity(),
+    });
+    capacities.sum()
+}
+
+#[test]
+fn buffers_of_a_read_by_key_stay_small() {
+    let limit = 1 << 20;
+    assert!(capacity_after(1, limit) < 1_000, "a row has no block after it");
+    assert!(capacity_after(1_024, limit) > limit / 2, "a second block means many");
+}
