@@ -34,6 +34,8 @@ pub enum Purpose {
     Task,
     /// Priority of a task.
     Priority,
+    /// Time until a thread of the pool takes work.
+    Pool,
     /// Loss of a segment at its first try; each further try is a purpose of its own.
     Loss = 1 << 32,
 }

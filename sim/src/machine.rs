@@ -65,6 +65,9 @@ impl MachineDraws {
     }
 }
 
+/// Work that a thread of the pool takes late, one in this many; and the longest time until then, all bits set.
+const LATE_ONE_IN: u64 = 8;
+const POOL_NANOS_MAX: u64 = (1 << 18) - 1;
 /// Waiting time for a device from which on it is overloaded.
 const OVERLOADED_FROM: Duration = Duration::from_secs(1);
 
@@ -261,6 +264,14 @@ impl Machine {
     /// Returns true if its disks have executed all operations correctly so far and have power.
     pub fn disks_are_fault_free(&self) -> bool {
         !self.lost_power() && self.fault_counts().iter().all(|counts| !had_disk_fault(counts))
+    }
+
+    /// Returns the time until a thread of the pool takes work that begins at `nanos` of the world: mostly none, now and
+    /// then as long as a disk operation, so that what is checked before the work may have changed by then.
+    pub fn pool_delay(&self, nanos: u64) -> Duration {
+        let drawn = keyed(name_word(&self.name), Purpose::Pool, [nanos, 0, 0]);
+        let is_late = drawn.is_multiple_of(LATE_ONE_IN);
+        if is_late { Duration::from_nanos(drawn >> 8 & POOL_NANOS_MAX) } else { Duration::ZERO }
     }
 
     /// Returns the time at which the work just done would have ended: devices serve in turn.

@@ -327,8 +327,12 @@ impl Tasks for NodeTasks {
 
     fn run<'a>(&'a self, work: &'a mut (dyn FnMut() + Send)) -> BoxFuture<'a, ()> {
         Box::pin(async move {
-            work();
             let node = &self.node;
+            let delay = node.machine.pool_delay(node.virtual_world.nanos());
+            if !delay.is_zero() {
+                node.sleep(node.mono().after(delay)).await;
+            }
+            work();
             if node.machine.lost_power() {
                 // Signalled again: the server may have been restarted on a disk without power.
                 node.power_off();

@@ -209,8 +209,12 @@ impl Tasks for HostTasks {
 
     fn run<'a>(&'a self, work: &'a mut (dyn FnMut() + Send)) -> BoxFuture<'a, ()> {
         Box::pin(async move {
-            work();
             let host = &self.host;
+            let delay = host.machine.pool_delay(host.elapsed());
+            if !delay.is_zero() {
+                host.sleep_until(host.now().after(delay)).await;
+            }
+            work();
             if host.machine.lost_power() {
                 host.lost_power();
                 return std::future::pending().await;
