@@ -225,14 +225,30 @@ impl GroupTrial {
 
     /// Reads snapshots that a replica calls complete, and compares them with the model.
     pub(super) fn read(&mut self, server: usize) -> Result<()> {
+        if self.random.percent(50) {
+            return self.read_newest(server);
+        }
+        // A reader names any time that the server's clock has passed.
+        let now = self.reading(server);
+        let at = self.servers[server].clock.now(now.wall);
+        let before = Timestamp(self.random.between(self.mark, at.0));
+        self.read_before(server, before)
+    }
+
+    /// Reads the newest snapshot that a replica calls complete.
+    pub(super) fn read_newest(&mut self, server: usize) -> Result<()> {
         let now = self.reading(server);
         let own = &mut self.servers[server];
         let at = own.clock.now(now.wall);
-        let Some(tablet) = own.running().map(|replica| replica.tablet().clone()) else { return Ok(()) };
-        // A reader names any time that the server's clock has passed.
-        let before = match self.random.percent(50) {
-            true => Timestamp(self.random.between(self.mark, at.0)),
-            false => tablet.mvcc().safe_time(at).next(),
+        let Some(safe) = own.running().map(|replica| replica.tablet().mvcc().safe_time(at)) else {
+            return Ok(());
+        };
+        self.read_before(server, safe.next())
+    }
+
+    fn read_before(&mut self, server: usize, before: Timestamp) -> Result<()> {
+        let Some(tablet) = self.servers[server].running().map(|replica| replica.tablet().clone()) else {
+            return Ok(());
         };
         if before.0 <= self.mark || !tablet.mvcc().all_applied_before(before) {
             return Ok(());

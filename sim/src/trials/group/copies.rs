@@ -1,11 +1,11 @@
 //! Tablet copies of a group trial: ordered by a leader, then a few bytes at a time, and ended at any of them.
 
 use engine::error::{Error, Result};
-use engine::ids::Term;
+use engine::ids::{OpId, Term};
 use engine::raft::ConsensusMeta;
 use engine::replica::consensus_meta_store;
 use engine::replica::copy::{
-    CopyLeader, CopyManifest, CopyPart, CopySink, CopySource, LocalData, RejectedSource,
+    CopyLeader, CopyManifest, CopyPart, CopySink, CopySnapshot, CopySource, LocalData, RejectedSource,
 };
 use engine::tablet::superblock::Superblock;
 use engine::time::ClockReading;
@@ -17,6 +17,8 @@ use super::server::TrialServer;
 
 /// Largest number of bytes in a chunk.
 const CHUNK_BYTES: [usize; 3] = [16, 300, 1 << 14];
+/// Percentage of copies between whose two parts the source's log is shortened.
+const OUTDATED_PERCENT: u64 = 20;
 /// Percentage of chunks after which a copy is given up.
 const ABORT_PERCENT: u64 = 2;
 
@@ -31,14 +33,18 @@ impl TrialServer {
         Ok(())
     }
 
-    /// Returns the state of the replica here for a copy.
-    fn copy_source(&mut self, now: ClockReading) -> Result<CopySource> {
-        let closed = || Error::not_ready("the source does not run");
-        let (replica, wal) = self.open.as_mut().ok_or_else(closed)?;
+    /// Returns the replica's part of a copy, and the index up to which it knows operations as committed.
+    fn copy_view(&self, now: ClockReading) -> Result<(CopySnapshot, u64)> {
+        let (replica, _) = self.open.as_ref().ok_or_else(not_running)?;
         let status = replica.status(now);
         let meta = ConsensusMeta { term: status.term, ..ConsensusMeta::new(TABLET, status.committed_config) };
-        let view = replica.copy_view(meta)?;
-        CopySource::new(view, wal.snapshot()?, status.committed.index)
+        Ok((replica.copy_view(meta)?, status.committed.index))
+    }
+
+    /// Adds the log's part of a copy to the replica's.
+    fn copy_source(&mut self, (view, committed): (CopySnapshot, u64)) -> Result<CopySource> {
+        let (_, wal) = self.open.as_mut().ok_or_else(not_running)?;
+        CopySource::new(view, wal.snapshot()?, committed)
     }
 
     /// Replaces what is here by the beginning of a copy.
@@ -52,6 +58,9 @@ impl TrialServer {
         match CopySink::begin(wal, data, &local, leader, manifest) {
             Ok(sink) => {
                 (self.rejected, self.acknowledged, self.failed) = (None, 0, false);
+                if local.has == LocalData::Nothing {
+                    self.known_last = Some(OpId::MIN);
+                }
                 Ok(sink)
             }
             Err(error) => {
@@ -65,6 +74,10 @@ impl TrialServer {
             }
         }
     }
+}
+
+fn not_running() -> Error {
+    Error::not_ready("the source does not run")
 }
 
 impl GroupTrial {
@@ -86,7 +99,16 @@ impl GroupTrial {
         }
         self.write_effects(source)?;
         // A source that has failed, its state, or an unknown vote here ends it.
-        let Ok(from) = self.servers[source].copy_source(now) else { return Ok(()) };
+        let Ok(view) = self.servers[source].copy_view(now) else { return Ok(()) };
+        if self.faults && self.random.percent(OUTDATED_PERCENT) {
+            self.servers[server].copy = Some(CopyState::Ordered { source, term });
+            self.shorten_log(source)?;
+            // Meanwhile the server may have ended.
+            if self.servers[server].copy.take().is_none() {
+                return Ok(());
+            }
+        }
+        let Ok(from) = self.servers[source].copy_source(view) else { return Ok(()) };
         let Ok(sink) = self.servers[server].begin_copy(source, term, &from) else { return Ok(()) };
         self.note(format!("{server} copies from {source} up to {}", from.last_op()));
         let (life, from, sink) = (self.servers[source].life, Box::new(from), Box::new(sink));

@@ -171,6 +171,9 @@ impl GroupTrial {
                     return Ok(());
                 }
                 if result.as_ref().is_ok_and(|vote| vote.granted && !is_pre_vote) {
+                    let unknown = self.servers[to].known_last.is_none();
+                    let amnesiac = format!("server {to} votes without knowing the end of its log");
+                    self.report(unknown.then_some(amnesiac));
                     let wrong = self.ledger.vote(peer, term, id_of(from));
                     self.report(wrong);
                 }

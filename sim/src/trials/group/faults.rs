@@ -1,12 +1,16 @@
 //! Faults of a group trial.
 
 use engine::error::Result;
+use engine::ids::OpId;
 use engine::raft::RaftEvent;
-use engine::replica::{JobKind, Replica, wal_dir};
+use engine::raft::interface::VoteRequest;
+use engine::replica::{JobKind, Replica, ReplicaEvent, wal_dir};
 use engine::tablet::flush::data_dir;
 use engine::tablet::superblock::{DataState, Superblock};
+use engine::time::Timestamp;
 
 use super::ids::{TABLET, id_of};
+use super::links::{Message, NO_LIFE};
 use super::server::TrialServer;
 use super::step::Fault;
 use super::{GroupTrial, MEMBERS};
@@ -14,6 +18,8 @@ use crate::trials::rot;
 
 /// Requests that a follower misses until the log of its leader begins after them.
 const MISSED_REQUESTS: u64 = 12;
+/// Operations by which a candidate may be ahead of what is committed.
+const NEWER_OPS: u64 = 20;
 /// Most disk operations before a late power cut.
 const LATE_OPS_MAX: u64 = 12;
 
@@ -43,6 +49,8 @@ impl GroupTrial {
             Fault::Unstall => self.servers[server].stalled = false,
             Fault::Rot if !is_up => self.rot(server),
             Fault::Elect => self.elect(server, other),
+            Fault::Supplant => return self.supplant(server),
+            Fault::StrayVote => self.send_stray_vote(server, other),
             Fault::StepDown => self.step_down(other),
             _ => {}
         }
@@ -72,10 +80,23 @@ impl GroupTrial {
             self.request();
             self.take_turns()?;
         }
-        if self.servers[leader].running().is_some() {
-            self.run_job(leader, JobKind::FlushRows)?;
+        self.flush_and_gc(leader)
+    }
+
+    /// Lets a server take requests, flush their rows and remove the beginning of its log.
+    pub(super) fn shorten_log(&mut self, server: usize) -> Result<()> {
+        for _ in 0..MISSED_REQUESTS {
+            self.request();
+            self.take_turns()?;
         }
-        match &mut self.servers[leader].open {
+        self.flush_and_gc(server)
+    }
+
+    fn flush_and_gc(&mut self, server: usize) -> Result<()> {
+        if self.servers[server].running().is_some() {
+            self.run_job(server, JobKind::FlushRows)?;
+        }
+        match &mut self.servers[server].open {
             Some((replica, wal)) => wal.gc(replica.log_keep_from()).map(drop),
             None => Ok(()),
         }
@@ -88,6 +109,40 @@ impl GroupTrial {
         if self.random.percent(60) {
             self.step(other, RaftEvent::Elect { ignore_live_leader });
         }
+    }
+
+    /// Lets the leader serve the newest snapshot that it can, and another server lead at once. Clocks differ by more
+    /// than the time in between, and no other server has to know that snapshot.
+    fn supplant(&mut self, server: usize) -> Result<()> {
+        let Some(leader) = self.leader().filter(|leader| *leader != server) else { return Ok(()) };
+        let at = Timestamp::from_micros(self.now.as_micros() as u64);
+        self.step(leader, ReplicaEvent::WantSnapshot { at });
+        self.take_turns()?;
+        self.read_newest(leader)?;
+        self.isolate();
+        self.step(server, RaftEvent::Elect { ignore_live_leader: true });
+        self.take_turns()?;
+        self.request();
+        self.take_turns()
+    }
+
+    /// Sends a server the vote request of a candidate that has lost: it asks for the newest leader's term.
+    fn send_stray_vote(&mut self, to: usize, from: usize) {
+        let term = self.ledger.newest_term();
+        if to == from || term == 0 {
+            return;
+        }
+        let last_op = OpId { term, index: self.ledger.last().index + self.random.below(NEWER_OPS) };
+        let request = VoteRequest {
+            tablet: TABLET,
+            candidate: id_of(from),
+            dest: id_of(to),
+            term,
+            last_op,
+            is_pre_vote: false,
+            ignore_live_leader: true,
+        };
+        self.links.send(Message::Vote { from, life: NO_LIFE, to, request });
     }
 
     /// Returns one of the servers whose disk has something to write, now and then; else this one.

@@ -11,7 +11,7 @@ use sim_plan::RandomStream;
 use super::ids::id_of;
 
 /// A life that no server has: they begin with 1.
-const NO_LIFE: u64 = 0;
+pub(super) const NO_LIFE: u64 = 0;
 
 /// A message in flight.
 #[derive(Clone)]

@@ -47,6 +47,10 @@ pub(super) enum Fault {
     Unstall,
     Rot,
     Elect,
+    /// Right after a read at the leader another server leads, which does not know that snapshot.
+    Supplant,
+    /// A vote request of a term that has its leader comes late.
+    StrayVote,
     StepDown,
 }
 
@@ -86,6 +90,8 @@ fn draw_fault(random: &mut RandomStream) -> Fault {
         (Fault::Unstall, 10),
         (Fault::Rot, 4),
         (Fault::Elect, 6),
+        (Fault::Supplant, 3),
+        (Fault::StrayVote, 6),
         (Fault::StepDown, 3),
     ])
 }

@@ -142,7 +142,7 @@ impl HostingTrial {
         if !in_log.is_empty() && self.random.percent(40) {
             return rot::damage(&mut self.random, &wal, &in_log);
         }
-        let dirs = ["tablet-meta".to_string(), data_dir(TABLET)];
+        let dirs = ["tablet-meta".to_string(), "consensus-meta".to_string(), data_dir(TABLET)];
         let files: Vec<String> = dirs.iter().flat_map(|dir| rot::whole_files(&data, dir)).collect();
         rot::damage(&mut self.random, &data, &files)
     }

@@ -19,6 +19,7 @@ mod operator;
 mod orders;
 mod quiet;
 mod step;
+mod votes;
 
 use std::time::Duration;
 

@@ -31,6 +31,8 @@ pub(super) enum Step {
     Isolate,
     Repair,
     Rot,
+    /// Another candidate than the leader asks for a vote in the leader's term.
+    StrayVote,
 }
 
 pub(super) fn draw(random: &mut RandomStream) -> Step {
@@ -49,6 +51,7 @@ pub(super) fn draw(random: &mut RandomStream) -> Step {
         (Step::Isolate, 3),
         (Step::Repair, 6),
         (Step::Rot, 6),
+        (Step::StrayVote, 6),
     ])
 }
 
@@ -75,6 +78,7 @@ impl HostingTrial {
             Step::Isolate => self.isolate(server),
             Step::Repair => self.repair_links(),
             Step::Rot => self.rot(),
+            Step::StrayVote => self.send_stray_vote(server),
         }
     }
 }

@@ -1,0 +1,37 @@
+//! Vote requests of a candidate that has lost already: to tombstones, copies in progress and failed replicas, too.
+
+use engine::ids::{OpId, PeerId, Uuid};
+use engine::raft::interface::VoteRequest;
+use nyala_common::wire::consensus::vote_to_pb;
+use nyala_proto::kudu::consensus::VoteResponsePb;
+
+use super::{HostingTrial, SERVERS, TABLET};
+use crate::wire::client::CONSENSUS;
+
+/// The candidate: none of the servers, which the invariants know.
+const CANDIDATE: PeerId = Uuid([0x77; 16]);
+/// Operations by which its log may end before the leader's.
+const BEHIND: u64 = 12;
+
+impl HostingTrial {
+    /// Asks a server for its vote in the leader's term, one without a running replica if there is one. The invariants
+    /// check what it grants: one vote a term, and none if it does not know what it had.
+    pub(super) fn send_stray_vote(&mut self, server: usize) {
+        let Some(status) = self.leader().and_then(|leader| self.status(leader)) else { return };
+        let idle = (0..SERVERS).find(|at| self.up[*at] && self.replica(*at).is_none());
+        let to = idle.unwrap_or(server);
+        let index = status.last.index.saturating_sub(self.random.below(BEHIND));
+        let request = vote_to_pb(&VoteRequest {
+            tablet: TABLET,
+            candidate: CANDIDATE,
+            dest: self.ids[to],
+            term: status.term,
+            last_op: OpId { term: status.last.term, index },
+            is_pre_vote: false,
+            ignore_live_leader: true,
+        });
+        let reply: Result<VoteResponsePb, _> = self.call(to, (CONSENSUS, "RequestConsensusVote"), request);
+        let granted = reply.map(|reply| reply.vote_granted());
+        self.note(format!("a candidate with {index} asks {to} for its vote: {granted:?}"));
+    }
+}
