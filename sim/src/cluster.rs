@@ -10,6 +10,7 @@ use node::hosting::copy::CopyConfig;
 use node::master::{self, MasterConfig};
 use node::scrub::ScrubConfig;
 use node::server::clock_watch::{self, ClockRule};
+use node::server::security::SecuritySettings;
 use node::tserver::{self, TserverConfig};
 use nyala_common::env::Env;
 
@@ -80,20 +81,52 @@ pub fn give_ticket(world: &mut dyn World, plan: &Plan, client: &str) {
     }
 }
 
+/// Returns the address that a server tells others: its host and port as text.
+pub(crate) type AddressOf<'a> = &'a dyn Fn(Host, u16) -> String;
+
 /// Returns the program of a server; `None` for a client.
 pub(crate) fn server(plan: &Plan, host: Host, running: &RunningServers) -> Option<HostProgram> {
+    server_at(plan, host, running, &|host, port| format!("{host}:{port}"))
+}
+
+/// Returns the program of a server where hosts have other addresses than their names.
+pub(crate) fn server_at(
+    plan: &Plan,
+    host: Host,
+    running: &RunningServers,
+    address: AddressOf<'_>,
+) -> Option<HostProgram> {
+    let masters = (0..plan.cluster.masters).map(|number| address(Host::Master(number), MASTER_PORT));
+    let masters: Vec<String> = masters.collect();
     match host {
         Host::Master(_) => {
-            let config = master_config(plan, host);
+            let mut config = master_config(plan, host);
+            config.rpc_advertised_addrs = vec![address(host, MASTER_PORT)];
+            config.masters = masters;
             Some(Arc::new(move |env| Box::pin(serve_master(env, config.clone()))))
         }
         Host::Tserver(_) => {
-            let config = tserver_config(plan, host);
-            let running = running.clone();
-            Some(Arc::new(move |env| Box::pin(serve_tablets(env, config.clone(), host, running.clone()))))
+            let mut config = tserver_config(plan, host);
+            config.rpc_advertised_addrs = vec![address(host, TSERVER_PORT)];
+            config.masters = masters;
+            Some(tablet_server(config, host, running))
         }
         Host::Client(_) => None,
     }
+}
+
+/// Returns the program of a tablet server with these settings.
+pub(crate) fn tablet_server(config: TserverConfig, host: Host, running: &RunningServers) -> HostProgram {
+    let running = running.clone();
+    Arc::new(move |env| Box::pin(serve_tablets(env, config.clone(), host, running.clone())))
+}
+
+/// Returns the settings of a plan's tablet server with other ones for security.
+pub(crate) fn tserver_with(plan: &Plan, host: Host, security: SecuritySettings) -> TserverConfig {
+    let mut config = tserver_config(plan, host);
+    config.rpc_advertised_addrs = vec![format!("{host}:{TSERVER_PORT}")];
+    config.masters = vec![format!("{}:{MASTER_PORT}", Host::Master(0))];
+    TserverConfig { security: Some(security), ..config }
 }
 
 async fn serve_master(env: Env, config: MasterConfig) -> ProgramResult {
@@ -115,10 +148,6 @@ async fn serve_tablets(
     pending().await
 }
 
-fn masters(plan: &Plan) -> Vec<String> {
-    (0..plan.cluster.masters).map(|number| format!("{}:{MASTER_PORT}", Host::Master(number))).collect()
-}
-
 /// Returns the time within which a cluster recovers after a fault has ended: a server restarts and replays its logs,
 /// peers retransmit and notice lost connections, and each tablet elects a leader, at the longest backoff.
 pub fn recovery_time(plan: &Plan) -> Duration {
@@ -134,8 +163,6 @@ fn millis(time: Duration) -> u64 {
 fn master_config(plan: &Plan, host: Host) -> MasterConfig {
     let addr = ([0, 0, 0, 0], MASTER_PORT).into();
     let mut config = MasterConfig::new(addr, WAL_DIR, vec![DATA_DIR.to_string()]);
-    config.rpc_advertised_addrs = vec![format!("{host}:{MASTER_PORT}")];
-    config.masters = masters(plan);
     config.clock_rule = Some(CLOCK_RULE);
     config.log_sync = plan.cluster.log_sync;
     config.maintenance_interval = plan.cluster.maintenance;
@@ -184,8 +211,6 @@ fn scrub(plan: &Plan) -> ScrubConfig {
 fn tserver_config(plan: &Plan, host: Host) -> TserverConfig {
     let addr = ([0, 0, 0, 0], TSERVER_PORT).into();
     let mut config = TserverConfig::new(addr, WAL_DIR, vec![DATA_DIR.to_string()]);
-    config.rpc_advertised_addrs = vec![format!("{host}:{TSERVER_PORT}")];
-    config.masters = masters(plan);
     config.log_sync = plan.cluster.log_sync;
     config.heartbeat_interval_ms = millis(plan.cluster.heartbeat);
     config.heartbeat_timeout_ms = millis(plan.cluster.rpc_timeout);

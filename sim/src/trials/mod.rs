@@ -5,6 +5,7 @@
 //!        ├─► [`group`]    replicas of one tablet with elections, copies, deletions and changes of members
 //!        │        both: tables of `draw`, operations of `shape`, the model's rows in `rows`, scans of `scans`
 //!        ├─► [`hosting`]  whole tablet servers with one tablet: orders to delete and to copy, disks that fail in them
+//!        ├─► [`access`]   a tablet server that checks tokens: any call with any privileges and tokens
 //!        ├─► [`catalog`]  the masters' catalog with made-up tablet servers and clients: requests, repair, fail-overs
 //!        └─► [`client`]   the client with made-up masters and servers: retries, caches, scans, changes of ranges
 //! ```
@@ -16,6 +17,7 @@
 //!
 //! *Not here:* whole clusters, which the runs are for.
 
+mod access;
 mod catalog;
 mod client;
 mod draw;
@@ -35,12 +37,19 @@ pub enum TrialKind {
     Storage,
     Group,
     Hosting,
+    Access,
     Catalog,
     Client,
 }
 
-const ALL: [TrialKind; 5] =
-    [TrialKind::Storage, TrialKind::Group, TrialKind::Hosting, TrialKind::Catalog, TrialKind::Client];
+const ALL: [TrialKind; 6] = [
+    TrialKind::Storage,
+    TrialKind::Group,
+    TrialKind::Hosting,
+    TrialKind::Access,
+    TrialKind::Catalog,
+    TrialKind::Client,
+];
 
 /// Runs the trials of a seed; returns what they find.
 pub fn run(seed: u64) -> Vec<Violation> {
@@ -53,6 +62,7 @@ pub fn run_one(kind: TrialKind, seed: u64) -> Option<Violation> {
         TrialKind::Storage => storage::run(seed),
         TrialKind::Group => group::run(seed),
         TrialKind::Hosting => hosting::run(seed),
+        TrialKind::Access => access::run(seed),
         TrialKind::Catalog => catalog::run(seed),
         TrialKind::Client => client::run(seed),
     }

@@ -1,0 +1,93 @@
+//! Tokens of an access trial: made with a key of the server's masters, or not quite.
+
+use nyala_common::security::token::{KeyLifetime, TokenConfig, TokenKey, TokenKeyring, TokenSigner};
+use nyala_proto::kudu::security::token_pb::Token;
+use nyala_proto::kudu::security::{SignedTokenPb, TokenPb};
+use prost::Message;
+use sim_plan::RandomStream;
+
+use super::names::CALLER;
+use super::rights::Rights;
+
+/// Age and further validity of the key, in seconds.
+const KEY_AGE: i64 = 200_000;
+/// Age of an expired token: more than the validity of any.
+const EXPIRED: i64 = 10_000;
+/// A table that the server does not have.
+const OTHER_TABLE: &str = "00000000000000000000000000000009";
+
+/// The kind of a caller's token.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum TokenKind {
+    Valid,
+    Missing,
+    Expired,
+    /// Its privileges were widened after it was signed.
+    Forged,
+    OfOtherUser,
+    OfOtherTable,
+    /// It proves who the caller is, and gives no rights.
+    OfIdentity,
+}
+
+impl TokenKind {
+    pub(super) fn draw(random: &mut RandomStream) -> TokenKind {
+        random.weighted(&[
+            (TokenKind::Valid, 60),
+            (TokenKind::Missing, 4),
+            (TokenKind::Expired, 4),
+            (TokenKind::Forged, 4),
+            (TokenKind::OfOtherUser, 4),
+            (TokenKind::OfOtherTable, 4),
+            (TokenKind::OfIdentity, 2),
+        ])
+    }
+}
+
+/// The signer of tokens.
+pub(super) struct Issuer {
+    signer: TokenSigner,
+    now: i64,
+}
+
+impl Issuer {
+    /// Creates the signer; `micros` is the time since 1970.
+    pub(super) fn new(micros: u64) -> Issuer {
+        let now = (micros / 1_000_000) as i64;
+        let lifetime = KeyLifetime { created_s: now - KEY_AGE, expires_s: now + 10 * KEY_AGE };
+        let key = TokenKey::from_seed(0, &[7; 32], lifetime);
+        Issuer { signer: TokenSigner::new(TokenConfig::default(), [key]), now }
+    }
+
+    /// Tells a server the public key.
+    pub(super) fn teach(&self, keyring: &TokenKeyring) {
+        keyring.import(&self.signer.public_keys(-1));
+    }
+
+    /// Returns a token of this kind; `None` if there is none to send.
+    pub(super) fn token(&self, kind: TokenKind, rights: &Rights, table: &str) -> Option<SignedTokenPb> {
+        let own = rights.privilege(table);
+        match kind {
+            TokenKind::Valid => self.signer.authz(CALLER, own, self.now),
+            TokenKind::Missing => None,
+            TokenKind::Expired => self.signer.authz(CALLER, own, self.now - EXPIRED),
+            TokenKind::Forged => widened(self.signer.authz(CALLER, own, self.now)?, table),
+            TokenKind::OfOtherUser => self.signer.authz("other", own, self.now),
+            TokenKind::OfOtherTable => self.signer.authz(CALLER, rights.privilege(OTHER_TABLE), self.now),
+            TokenKind::OfIdentity => self.signer.authn(CALLER, self.now),
+        }
+    }
+}
+
+/// Returns a token with all rights and the signature of another one.
+fn widened(mut signed: SignedTokenPb, table: &str) -> Option<SignedTokenPb> {
+    let mut token = TokenPb::decode(signed.token_data.clone()?).ok()?;
+    if let Some(Token::Authz(statement)) = &mut token.token {
+        // Another user's rights differ from the caller's in any case.
+        statement.username = Some(CALLER.to_string());
+        statement.table_privilege = Some(Rights::all().privilege(table));
+    }
+    token.expire_unix_epoch_seconds = token.expire_unix_epoch_seconds.map(|at| at + 1);
+    signed.token_data = Some(token.encode_to_vec().into());
+    Some(signed)
+}
