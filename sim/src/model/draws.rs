@@ -15,6 +15,11 @@ const EDGE_PERCENT: u64 = 15;
 /// Percentage of values of conditions that rows have, and of these those next to them instead.
 const KNOWN_PERCENT: u64 = 50;
 const NEAR_PERCENT: u64 = 25;
+/// Largest number of a row in bounds and conditions, and one that no row has.
+const AUTO_INCREMENT_MAX: u64 = 40;
+pub const NO_AUTO_INCREMENT: i128 = 1 << 40;
+/// Percentage of changes of numbered rows that are of a row which was seen.
+const SEEN_PERCENT: u64 = 85;
 /// Percentage of added ranges of which one side alone is added.
 const CUT_PERCENT: u64 = 30;
 
@@ -42,7 +47,11 @@ pub struct Alteration {
 
 /// Draws the cells of a row's key. Keys repeat, so that rows are changed.
 fn key_cells(random: &mut RandomStream, table: &ModelTable) -> RowCells {
+    let auto = table.auto_increment();
     let cell = |column: &ColumnSpec| {
+        if Some(column.number) == auto {
+            return (column.number, Value::Int(random.between(1, AUTO_INCREMENT_MAX).into()));
+        }
         let pool = format!("key {}", random.below(KEY_POOL));
         let value = if random.percent(70) {
             draw::value(&mut RandomStream::new(u64::from(column.number), &pool), column.kind)
@@ -69,17 +78,52 @@ fn edge(random: &mut RandomStream, table: &ModelTable) -> RowCells {
     table.spec.range.iter().copied().zip(bound.iter().cloned()).collect()
 }
 
+/// Draws the key of a numbered row that a client has seen; none if it has seen none, or rows are not numbered.
+fn seen_key(random: &mut RandomStream, table: &ModelTable, known: &[RowCells]) -> Option<RowCells> {
+    let auto = table.auto_increment()?;
+    let has_number =
+        |row: &&RowCells| row.get(&auto).is_some_and(|number| *number != Value::Int(NO_AUTO_INCREMENT));
+    let seen: Vec<&RowCells> = known.iter().filter(has_number).collect();
+    let row = *seen.get(random.below(seen.len() as u64) as usize)?;
+    let keys = table.key_columns().iter();
+    let cells: RowCells =
+        keys.filter_map(|column| Some((column.number, row.get(&column.number)?.clone()))).collect();
+    Some(cells).filter(|_| random.percent(SEEN_PERCENT))
+}
+
 /// Draws a row operation.
 pub fn row(random: &mut RandomStream, table: &ModelTable, kind: WriteKind) -> RowWrite {
+    row_among(random, table, kind, &[])
+}
+
+/// Draws a row operation. Of a table whose rows are numbered, changes are of `known` rows, or of none that there is.
+pub fn row_among(
+    random: &mut RandomStream,
+    table: &ModelTable,
+    kind: WriteKind,
+    known: &[RowCells],
+) -> RowWrite {
+    use WriteKind::{Insert, InsertIgnore, Upsert, UpsertIgnore};
+    let (auto, origin) = (table.auto_increment(), table.origin());
+    let seen = seen_key(random, table, known);
     // A table without value columns has nothing to update.
     let kind = match kind {
         WriteKind::Update if table.columns.len() == usize::from(table.spec.keys) => WriteKind::Upsert,
         WriteKind::UpdateIgnore if table.columns.len() == usize::from(table.spec.keys) => {
             WriteKind::UpsertIgnore
         }
+        // An upsert must name the number of its row.
+        Upsert if auto.is_some() && seen.is_none() => Insert,
+        UpsertIgnore if auto.is_some() && seen.is_none() => InsertIgnore,
         kind => kind,
     };
     let mut cells = key_cells(random, table);
+    cells.extend(auto.map(|auto| (auto, Value::Int(NO_AUTO_INCREMENT))));
+    cells.extend(seen.unwrap_or_default());
+    if let Some((auto, origin)) = auto.zip(origin).filter(|_| matches!(kind, Insert | InsertIgnore)) {
+        cells.remove(&auto);
+        cells.insert(origin, Value::Int(i128::from(random.next_u64() >> 2)));
+    }
     if matches!(kind, WriteKind::Delete | WriteKind::DeleteIgnore) {
         return RowWrite { kind, cells };
     }
@@ -87,7 +131,7 @@ pub fn row(random: &mut RandomStream, table: &ModelTable, kind: WriteKind) -> Ro
     let values = &table.columns[usize::from(table.spec.keys)..];
     // Now and then a row lacks a value that it must have.
     let careless = random.percent(3);
-    for column in values {
+    for column in values.iter().filter(|column| Some(column.number) != origin) {
         let needed = !updates && !careless && !column.nullable && column.write.is_none();
         if !needed && random.percent(30) {
             continue;
@@ -99,7 +143,7 @@ pub fn row(random: &mut RandomStream, table: &ModelTable, kind: WriteKind) -> Ro
     // An update without a value is no update.
     if updates
         && cells.len() == table.key_columns().len()
-        && let Some(column) = values.first()
+        && let Some(column) = values.iter().find(|column| Some(column.number) != origin).or(values.first())
     {
         cells.insert(column.number, draw::value(random, column.kind));
     }
@@ -189,6 +233,8 @@ pub fn projection(random: &mut RandomStream, table: &ModelTable) -> Vec<ColNo> {
             columns.push(column.number);
         }
     }
+    // Rows are recognised by it.
+    columns.extend(table.origin().filter(|origin| !columns.contains(origin)));
     if random.percent(30) {
         columns.reverse();
     }
@@ -295,11 +341,12 @@ pub(super) fn added(random: &mut RandomStream, table: &ModelTable, next: ColNo) 
 
 /// Draws a step that changes one of the value columns.
 pub(super) fn changed(random: &mut RandomStream, step: TableStep, table: &ModelTable) -> Option<AlterStep> {
-    let values = &table.columns[usize::from(table.spec.keys)..];
+    let values = table.columns[usize::from(table.spec.keys)..].iter();
+    let values: Vec<&ColumnSpec> = values.filter(|column| Some(column.number) != table.origin()).collect();
     if values.is_empty() {
         return None;
     }
-    let column = values.get(random.below(values.len() as u64) as usize)?;
+    let column = *values.get(random.below(values.len() as u64) as usize)?;
     let name = column.name.clone();
     match step {
         TableStep::DropColumn => (values.len() > 1).then_some(AlterStep::Drop(name)),

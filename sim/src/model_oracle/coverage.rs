@@ -53,6 +53,7 @@ fn shape_cells(table: &ModelTable) -> Vec<String> {
         let (null, default) = (column.nullable, column.read.is_some());
         found.extend((role == "value").then(|| format!("column null={null} default={default}")));
     }
+    found.extend(table.auto_increment().map(|_| "auto-increment column".to_string()));
     let all = table.columns.len() == usize::from(table.spec.keys);
     found.extend(all.then(|| "all columns in the key".to_string()));
     found.push(format!("keys {}", table.spec.keys));
@@ -131,6 +132,7 @@ pub fn wanted() -> BTreeSet<String> {
     wanted.extend(ScanPause::ALL.iter().map(|pause| format!("scan pause {}", pause.word())));
     let others = [
         "column immutable",
+        "auto-increment column",
         "hash of two columns",
         "hash with a seed",
         "range with its own hash",

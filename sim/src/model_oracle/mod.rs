@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! history ──► answers    each call: is this error, this schema, this place allowed?
+//!        ├──► numbering  which numbers did inserts get, where servers number rows?
 //!        ├──► metadata   is what masters and servers tell of a table that of a version in force?
 //!        └──► timeline   each tablet, each key: writes and snapshot reads by timestamp, swept once over the
 //!                        states that the row may have
@@ -15,6 +16,7 @@ pub mod answers;
 pub mod coverage;
 pub mod history;
 pub mod metadata;
+mod numbering;
 pub(crate) mod reads;
 mod timeline;
 mod violation;
@@ -30,6 +32,7 @@ pub use violation::{NAME, of_call, show_version};
 /// Checks the calls on model tables.
 pub fn check(tables: &[Incarnation], events: &[TableEvent]) -> OracleReport {
     let mut report = OracleReport::default();
+    let events = &*numbering::resolve(tables, events, &mut report);
     let mut by_tablet: BTreeMap<(usize, &str), Vec<usize>> = BTreeMap::new();
     let mut anywhere: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
     for (at, event) in events.iter().enumerate() {

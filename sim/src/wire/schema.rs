@@ -13,7 +13,7 @@ use nyala_proto::kudu::{
     BlockBloomFilterPb, ColumnPredicatePb, ColumnSchemaPb, ColumnTypeAttributesPb, PartitionSchemaPb,
     RowOperationsPb, SchemaPb,
 };
-use sim_plan::tables::spec::{CompressionWord, EncodingWord};
+use sim_plan::tables::spec::{AUTO_INCREMENT, CompressionWord, EncodingWord};
 use sim_plan::tables::{ColumnKind, ColumnSpec, HashLevel, ModelTable, RangeSpec, TypeWord, Value};
 
 use super::keys;
@@ -27,6 +27,7 @@ pub const IS_DELETED: i32 = 18;
 const RANGE_BOUNDS: u32 = 1;
 const OWN_HASH: u32 = 8;
 const IMMUTABLE: u32 = 10;
+const AUTO_INCREMENTING: u32 = 11;
 
 /// Returns the number of a type.
 pub fn type_number(word: TypeWord) -> i32 {
@@ -123,6 +124,7 @@ pub fn column(column: &ColumnSpec, key: bool) -> ColumnSchemaPb {
         r#type: type_number(kind.word),
         is_key: Some(key),
         is_nullable: Some(column.nullable),
+        is_auto_incrementing: (column.name == AUTO_INCREMENT).then_some(true),
         type_attributes: (kind.precision > 0 || kind.length > 0).then_some(attributes),
         ..Default::default()
     }
@@ -166,6 +168,7 @@ pub fn differences(spec: &ColumnSpec, pb: &ColumnSchemaPb, key: bool) -> Vec<&'s
         ("write default", default_bytes(spec, spec.write.as_ref()) == pb.write_default_value),
         ("encoding", want.encoding() == pb.encoding()),
         ("compression", want.compression() == pb.compression()),
+        ("auto-increment", want.is_auto_incrementing() == pb.is_auto_incrementing()),
         ("immutability", want.immutable() == pb.immutable()),
     ];
     facts.into_iter().filter(|(_, same)| !same).map(|(what, _)| what).collect()
@@ -233,6 +236,7 @@ pub fn create(table: &ModelTable, name: &str, replicas: i32) -> (CreateTableRequ
     features.extend((!ranges.is_empty()).then_some(RANGE_BOUNDS));
     features.extend(own.then_some(OWN_HASH));
     features.extend(table.columns.iter().any(|column| column.immutable).then_some(IMMUTABLE));
+    features.extend(table.auto_increment().map(|_| AUTO_INCREMENTING));
     (request, features)
 }
 

@@ -1,6 +1,6 @@
 //! What clients know of the model tables.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use crate::history::HybridStamp;
 use crate::model::{Incarnation, RowCells};
@@ -25,6 +25,8 @@ pub(super) struct ModelTables {
     pub inserted: BTreeMap<usize, u64>,
     /// Cells of rows that were written last, by incarnation: conditions and bounds of scans have their values.
     pub written: BTreeMap<usize, VecDeque<RowCells>>,
+    /// Numbers of rows that reads of a tablet returned, where servers number rows.
+    pub numbers: BTreeMap<String, BTreeSet<i128>>,
     /// Errors that services told the clients.
     pub errors: ToldErrors,
     /// Number of alterations by step that are known to be done.

@@ -3,7 +3,10 @@
 //! Half of all values come from a small pool per type, so that equalities, dictionaries and runs happen. The pools have
 //! what encodings get wrong: extremes, zeros of both signs, NaN, empty text, NUL bytes, prefixes, lengths near 64.
 
-use super::spec::{ColumnSpec, CompressionWord, EncodingWord, HashLevel, ModelTable, RangeSpec, TableSpec};
+use super::spec::{
+    AUTO_INCREMENT, ColumnSpec, CompressionWord, EncodingWord, HashLevel, ModelTable, ORIGIN, RangeSpec,
+    TableSpec,
+};
 use super::value::{CellForm, ColumnKind, TypeWord, Value};
 use crate::random_stream::RandomStream;
 
@@ -206,6 +209,33 @@ pub fn table(random: &mut RandomStream, number: u8) -> ModelTable {
     table
 }
 
+/// Returns a table whose rows have an auto-increment column at the end of their key, and one that tells inserts apart.
+/// Ranges and hash levels are those of the columns before.
+pub fn numbered(random: &mut RandomStream, mut table: ModelTable) -> ModelTable {
+    let (keys, of) = (table.spec.keys, table.spec.number);
+    let kind = ColumnKind::plain(TypeWord::Int64);
+    let column = |random: &mut RandomStream, number: u8, name: &str, value: bool| ColumnSpec {
+        table: of,
+        number,
+        name: name.to_string(),
+        kind,
+        nullable: value,
+        immutable: value,
+        read: None,
+        write: None,
+        encoding: encoding(random, kind),
+        compression: random.pick(CompressionWord::ALL),
+    };
+    for (at, other) in table.columns.iter_mut().enumerate().skip(usize::from(keys)) {
+        other.number = at as u8 + 2;
+        other.name = format!("c{}", other.number);
+    }
+    let added = [column(random, keys, AUTO_INCREMENT, false), column(random, keys + 1, ORIGIN, true)];
+    table.columns.splice(usize::from(keys)..usize::from(keys), added);
+    table.spec.keys += 1;
+    table
+}
+
 fn hash_levels(random: &mut RandomStream, keys: u8) -> Vec<HashLevel> {
     let mut left: Vec<u8> = (0..keys).collect();
     let mut levels = Vec::new();
@@ -312,6 +342,22 @@ mod tests {
         let double = ColumnKind::plain(TypeWord::Double);
         let found: BTreeSet<Value> = (0..20).map(|_| super::near(random, double, &bits(-1.5))).collect();
         assert_eq!(found, BTreeSet::from([bits((-1.5_f64).next_up()), bits((-1.5_f64).next_down())]));
+    }
+
+    #[test]
+    fn a_numbered_table_has_its_own_columns_and_two_more() {
+        let random = &mut RandomStream::new(3, "test");
+        for _ in 0..100 {
+            let before = table(random, 0);
+            let after = numbered(random, before.clone());
+            assert_eq!(before.auto_increment(), None);
+            assert_eq!(after.auto_increment(), Some(before.spec.keys));
+            assert_eq!(after.origin(), Some(before.spec.keys + 1));
+            assert_eq!(after.columns.len(), before.columns.len() + 2);
+            let numbers: Vec<u8> = after.columns.iter().map(|column| column.number).collect();
+            assert_eq!(numbers, (0..after.columns.len() as u8).collect::<Vec<_>>());
+            assert_eq!((after.spec.hash, after.spec.range), (before.spec.hash, before.spec.range));
+        }
     }
 
     #[test]

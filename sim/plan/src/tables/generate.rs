@@ -64,10 +64,19 @@ enum TableOp {
     Elect,
 }
 
+/// Percentage of model tables whose rows servers number.
+const NUMBERED_PERCENT: u64 = 15;
+
 /// Adds model tables and replaces most ops by ops on them.
 pub(crate) fn replace_with_table_ops(random: &mut RandomStream, plan: &mut Plan) {
     let tables = random.between(1, 2) as u8;
     plan.tables = (0..tables).map(|number| draw::table(random, number)).collect();
+    let numbered = &mut RandomStream::new(plan.seed, "numbered tables");
+    for table in &mut plan.tables {
+        if numbered.percent(NUMBERED_PERCENT) {
+            *table = draw::numbered(numbered, table.clone());
+        }
+    }
     // Snapshots and diff scans go back further than a short history, and rows are checked only if none may be lost.
     plan.data.history = Duration::ZERO;
     plan.cluster.log_sync = true;

@@ -92,6 +92,11 @@ records! {
     }
 }
 
+/// Name of the last key column of a table whose rows servers number (Kudu's name of it).
+pub const AUTO_INCREMENT: &str = "auto_incrementing_id";
+/// Name of the column by which the inserts of such a table are told apart: each of them writes another value.
+pub const ORIGIN: &str = "origin";
+
 /// A model table with its columns and ranges.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelTable {
@@ -104,6 +109,18 @@ pub struct ModelTable {
 impl ModelTable {
     pub fn key_columns(&self) -> &[ColumnSpec] {
         &self.columns[..usize::from(self.spec.keys).min(self.columns.len())]
+    }
+
+    /// Returns the number of the auto-increment column, if there is one.
+    pub fn auto_increment(&self) -> Option<u8> {
+        let last = self.key_columns().last()?;
+        (last.name == AUTO_INCREMENT).then_some(last.number)
+    }
+
+    /// Returns the number of the column that tells inserts apart, if rows are numbered.
+    pub fn origin(&self) -> Option<u8> {
+        self.auto_increment()?;
+        self.columns.iter().find(|column| column.name == ORIGIN).map(|column| column.number)
     }
 
     /// Returns the hash levels of a range.

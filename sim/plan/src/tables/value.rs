@@ -211,6 +211,14 @@ impl Value {
         *self == Value::Null
     }
 
+    /// Returns the number of an integer.
+    pub fn number(&self) -> Option<i128> {
+        match self {
+            Value::Int(number) => Some(*number),
+            _ => None,
+        }
+    }
+
     pub fn bytes(bytes: &[u8]) -> Value {
         Value::Bytes(bytes.into())
     }

@@ -357,7 +357,8 @@ impl ModelClient {
         at: HybridStamp,
         deadline: Instant,
     ) -> Option<Vec<Vec<u8>>> {
-        let columns: Vec<ColNo> = view.spec.key_columns().iter().map(|column| column.number).collect();
+        let keys = view.spec.key_columns().iter().map(|column| column.number);
+        let columns: Vec<ColNo> = keys.chain(view.spec.origin()).collect();
         let mut reading = Reading::whole(view, columns, ScanTime::Named(at), RowsFormat::Columnar, deadline);
         (reading.scan.lower, reading.scan.upper) = range.clone();
         (reading.scan.ordered, reading.from) = (true, ReplicaChoice::Leader);

@@ -39,7 +39,7 @@ use engine::error::ErrorKind;
 use engine::time::{Instant, Timestamp};
 use nyala_client::Client;
 use nyala_common::env::Env;
-use sim_plan::tables::ModelTable;
+use sim_plan::tables::{ModelTable, Value};
 use sim_plan::{ClientOp, RandomStream};
 
 pub(crate) use self::client_scans::comparison;
@@ -47,13 +47,16 @@ pub(super) use self::restored::{BackedUp, check_restored, tablets_of};
 use super::model_tables::TableState;
 use super::{MASTER_PORT, Workload, nanos};
 use crate::history::{CallError, CallOutcome, ClientNo, ClientRequest, HybridStamp, Nanos};
-use crate::model_oracle::{TableCall, TableEvent};
+use crate::model::RowCells;
+use crate::model_oracle::{ReadOutcome, TableCall, TableEvent};
 use crate::oracle::Violation;
 use crate::wire::client::{CallFailure, PlainClient, TabletPlace};
 use crate::wire::keys;
 
 /// Number of the client that creates tables and reads them at the end.
 const SETUP_CLIENT: ClientNo = 62;
+/// Rows of a read that later changes may name, where servers number rows.
+const NUMBERED_ROWS: usize = 6;
 /// Percentage of operations for which a client uses the table's version before the newest.
 const OLD_VIEW_PERCENT: u64 = 12;
 
@@ -166,6 +169,7 @@ impl ModelClient {
     }
 
     fn record(&self, (invoked, after): (Nanos, HybridStamp), view: &View, tablet: &str, call: TableCall) {
+        self.remember_numbers(view, tablet, &call);
         let event = TableEvent {
             client: self.number,
             invoked,
@@ -177,6 +181,23 @@ impl ModelClient {
             call,
         };
         self.workload.table_history().add(event);
+    }
+
+    /// Remembers rows that a read returns, if servers number the rows: later changes name them.
+    fn remember_numbers(&self, view: &View, tablet: &str, call: &TableCall) {
+        let TableCall::Read { call, outcome: ReadOutcome::Rows { rows, .. } } = call else { return };
+        let (Some(auto), Some(origin)) = (view.spec.auto_increment(), view.spec.origin()) else { return };
+        // Without its origin a row cannot be told from others later.
+        if !call.columns.contains(&origin) {
+            return;
+        }
+        let live = rows.iter().rev().filter(|row| !row.deleted).take(NUMBERED_ROWS);
+        let cells = live.map(|row| call.columns.iter().copied().zip(row.values.iter().cloned()).collect());
+        let cells: Vec<RowCells> = cells.collect();
+        let mut state = self.workload.state();
+        let numbers = cells.iter().filter_map(|row| row.get(&auto)).filter_map(Value::number);
+        state.model.numbers.entry(tablet.to_string()).or_default().extend(numbers);
+        state.model.remember(view.table, cells.iter());
     }
 
     fn report(&self, what: String) {

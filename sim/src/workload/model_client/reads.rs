@@ -282,9 +282,12 @@ const KNOWN_KEY_PERCENT: u64 = 50;
 /// Draws a range of encoded primary keys, often keys of known rows.
 fn known_bounds(view: &View, random: &mut RandomStream, known: &[RowCells]) -> KeyRange {
     let (mut lower, mut upper) = drawn_bounds(view, random);
+    // Rows that a server has numbered, but none read yet, have a part of their key.
+    let has_key = |row: &&RowCells| view.spec.key_columns().iter().all(|key| row.contains_key(&key.number));
+    let known: Vec<&RowCells> = known.iter().filter(has_key).collect();
     for bound in [&mut lower, &mut upper] {
         if !known.is_empty() && random.percent(KNOWN_KEY_PERCENT) {
-            let key = encoded(view, &known[random.below(known.len() as u64) as usize]);
+            let key = encoded(view, known[random.below(known.len() as u64) as usize]);
             *bound = Some(key).filter(|key| !key.is_empty());
         }
     }

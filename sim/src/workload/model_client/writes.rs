@@ -41,13 +41,22 @@ impl ModelClient {
     /// Draws rows and writes them, one request for each tablet.
     pub(super) async fn write(&mut self, table: u8, kind: WriteKind, count: u8, random: &mut RandomStream) {
         let Some(view) = self.view(table, random) else { return };
-        let mut rows: Vec<RowWrite> = (0..count).map(|_| draws::row(random, &view.spec, kind)).collect();
+        let known = self.workload.state().model.known(view.table);
+        let draw = |random: &mut RandomStream| draws::row_among(random, &view.spec, kind, &known);
+        let mut rows: Vec<RowWrite> = (0..count).map(|_| draw(random)).collect();
+        // An upsert of a row whose number is not known is drawn as an insert; the rows of a request are of one kind.
+        let kind = rows.first().map(|row| row.kind);
+        rows.retain(|row| Some(row.kind) == kind);
         let deadline = self.op_deadline();
         let Some(places) = self.locate(&view, deadline).await else { return };
         let percent = if self.has_first_ranges(&view) { CLIENT_PERCENT } else { CLIENT_PERCENT_OF_CHANGED };
-        if random.percent(percent) && self.writes_by_client() {
+        let by_number = view
+            .spec
+            .auto_increment()
+            .is_some_and(|auto| rows.iter().any(|row| row.cells.contains_key(&auto)));
+        if random.percent(percent) && self.writes_by_client() && !by_number {
             // Enough rows for batches of several tablets.
-            rows.extend((0..3 * count).map(|_| draws::row(random, &view.spec, kind)));
+            rows.extend((0..3 * count).map(|_| draw(random)).filter(|row| Some(row.kind) == kind));
             return self.write_by_client(&view, &places, rows, random).await;
         }
         let spec = self.version_of(&view, &places);
@@ -56,7 +65,9 @@ impl ModelClient {
             let cell = |number: u8| row.cells.get(&number).cloned().unwrap_or(Value::Null);
             // The newest ranges may have no place for a row, or another than the client's.
             let Some(key) = keys::partition_key(&spec, &cell) else { continue };
-            if let Some(at) = places.iter().position(|place| keys::holds(&place.bounds, &key)) {
+            if let Some(at) = places.iter().position(|place| keys::holds(&place.bounds, &key))
+                && self.is_of_tablet(&view, &places[at].id, &row)
+            {
                 by_tablet.entry(at).or_default().push(row);
             }
         }
@@ -67,6 +78,18 @@ impl ModelClient {
                 self.write_to_tablet(&view, &places[at], rows, deadline).await;
             }
         }
+    }
+
+    /// Returns false for a change by a number that another tablet gave a row: here it may be that of one that no read
+    /// has returned, and which could not be recognised any more.
+    fn is_of_tablet(&self, view: &View, tablet: &str, row: &RowWrite) -> bool {
+        let auto = view.spec.auto_increment();
+        let Some(number) = auto.and_then(|auto| row.cells.get(&auto)).and_then(Value::number) else {
+            return true;
+        };
+        let state = self.workload.state();
+        let seen = state.model.numbers.get(tablet).is_some_and(|numbers| numbers.contains(&number));
+        seen || number == draws::NO_AUTO_INCREMENT
     }
 
     /// Writes rows of one tablet by a request, and records it. Returns the timestamp.
