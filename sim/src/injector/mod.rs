@@ -205,7 +205,7 @@ impl FaultInjector {
         })
     }
 
-    /// Adds the spans in which the servers' devices had more to do than they can, as slow ones may have from load alone.
+    /// Adds the spans in which the servers' devices had more to do than they can, as slow ones have from load alone.
     pub fn note_overloads(&mut self, world: &mut dyn World) {
         let hosts: Vec<Host> = self.servers().map(|(host, _)| *host).collect();
         for host in hosts {

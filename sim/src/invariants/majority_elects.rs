@@ -8,7 +8,7 @@
 //! ```
 //!
 //! An election, a vote and whatever a replica receives from a leader begin its count again. A member whose disk has not
-//! stored its last vote or term answers nothing until then, so it does not count, and neither do its pre-votes meanwhile:
+//! stored its last vote or term answers nothing until then, so it does not count, and neither does any pre-vote before:
 //! slow disks delay that for long.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -30,6 +30,8 @@ pub struct MajorityElects {
     rounds: BTreeMap<PeerId, PreVotes>,
     /// Members whose last vote or term is being stored.
     storing: BTreeSet<PeerId>,
+    /// Time at which each member has stored its last one: pre-votes before that had no answer.
+    stored: BTreeMap<PeerId, u64>,
 }
 
 /// The last pre-votes of a replica.
@@ -79,6 +81,7 @@ impl MajorityElects {
             }
             RaftAction::MetaPersist { .. } | RaftAction::Restart { .. } => {
                 self.storing.remove(&event.at);
+                self.stored.insert(event.at, event.nanos);
             }
             _ => {}
         }
@@ -89,6 +92,9 @@ impl MajorityElects {
             |peer: &PeerId| self.rounds.get(peer).is_some_and(|rounds| rounds.is_stuck(*peer, before));
         let peers = self.rounds.keys().copied();
         let stuck: Vec<PeerId> = peers.filter(|peer| !self.storing.contains(peer) && stuck(peer)).collect();
+        let answered_from = stuck.iter().filter_map(|peer| self.stored.get(peer)).max().copied();
+        let answered = |peer: &PeerId| self.rounds[peer].times.front().copied() >= answered_from;
+        let stuck: Vec<PeerId> = stuck.into_iter().filter(answered).collect();
         let is_majority = |peer: &PeerId| {
             let voters = before.config_of(*peer).map(|config| (config, config.majority()));
             voters.is_some_and(|(config, majority)| {
