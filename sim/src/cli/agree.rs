@@ -5,7 +5,7 @@
 //!             └─► serve PLAN HOST   a process for each server, on the machine
 //! ```
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -65,6 +65,9 @@ pub(super) struct AgreeArgs {
     /// Minutes after which no new plan starts
     #[arg(long, value_parser = arguments::minutes)]
     minutes: Option<Duration>,
+    /// Folder of Kudu's package, whose `bin/kudu cluster ksck` checks the cluster on the machine
+    #[arg(long, value_name = "FOLDER")]
+    kudu: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -77,6 +80,9 @@ pub(super) struct OutcomeArgs {
     /// Print the plan instead
     #[arg(long)]
     text: bool,
+    /// With world=machine: folder of Kudu's package, whose tool checks the cluster at the end
+    #[arg(long, value_name = "FOLDER")]
+    kudu: Option<PathBuf>,
 }
 
 #[derive(Args)]
@@ -105,6 +111,9 @@ pub(super) fn agree(args: &AgreeArgs) -> Result<bool> {
     let files = args.files.iter().map(|path| path.display().to_string());
     let plans: Vec<String> = if args.files.is_empty() { seeds.collect() } else { files.collect() };
     plans.iter().try_for_each(|plan| read(plan).map(drop))?;
+    if let Some(kudu) = args.kudu.as_ref().filter(|kudu| !kudu.join("bin/kudu").is_file()) {
+        return Err(arguments::wrong(format!("--kudu {}: it has no bin/kudu", kudu.display())));
+    }
     let begun = Instant::now();
     let (next, totals) = (AtomicUsize::new(0), Mutex::new(Totals::default()));
     let work = || -> Result<()> {
@@ -112,7 +121,7 @@ pub(super) fn agree(args: &AgreeArgs) -> Result<bool> {
             if args.minutes.is_some_and(|minutes| begun.elapsed() >= minutes) {
                 return Ok(());
             }
-            compare(plan, &args.worlds, &totals)?;
+            compare(plan, args, &totals)?;
         }
         Ok(())
     };
@@ -142,11 +151,12 @@ fn print_totals(totals: &Totals, worlds: &[AgreeWorld], took: Duration) {
 }
 
 /// Runs one plan in each world, and prints what differs.
-fn compare(plan: &str, worlds: &[AgreeWorld], totals: &Mutex<Totals>) -> Result<()> {
+fn compare(plan: &str, args: &AgreeArgs, totals: &Mutex<Totals>) -> Result<()> {
     let end = |world: &AgreeWorld| {
-        Ok(WorldEnd { world: world.word().to_string(), state: run_child(plan, *world)? })
+        let kudu = args.kudu.as_deref().filter(|_| *world == AgreeWorld::Machine);
+        Ok(WorldEnd { world: world.word().to_string(), state: run_child(plan, *world, kudu)? })
     };
-    let ends = worlds.iter().map(end).collect::<Result<Vec<WorldEnd>>>()?;
+    let ends = args.worlds.iter().map(end).collect::<Result<Vec<WorldEnd>>>()?;
     let found = differences(plan, &ends);
     let mut totals = totals.lock();
     found.iter().take(SHOWN_MAX).for_each(|what| outln!("DIFFERS {what}"));
@@ -169,9 +179,12 @@ fn compare(plan: &str, worlds: &[AgreeWorld], totals: &Mutex<Totals>) -> Result<
 }
 
 /// Runs a plan in a process of its own. A run that prints no final state has failed.
-fn run_child(plan: &str, world: AgreeWorld) -> Result<FinalState> {
+fn run_child(plan: &str, world: AgreeWorld, kudu: Option<&Path>) -> Result<FinalState> {
     let mut command = Command::new(std::env::current_exe().context("finding this program")?);
     command.args(["outcome", plan, "--world", world.word()]).env("RUST_BACKTRACE", "1").stdin(Stdio::null());
+    if let Some(kudu) = kudu {
+        command.arg("--kudu").arg(kudu);
+    }
     let output = command.output().context("starting a run")?;
     let (printed, errors) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
@@ -211,7 +224,9 @@ pub(super) fn outcome(args: &OutcomeArgs) -> Result<bool> {
         AgreeWorld::Madsim => simulated::run(&plan, WorldKind::Madsim).map_err(|error| anyhow!(error))?,
         AgreeWorld::Turmoil => simulated::run(&plan, WorldKind::Turmoil).map_err(|error| anyhow!(error))?,
         AgreeWorld::Keyed => simulated::run(&plan, WorldKind::Keyed).map_err(|error| anyhow!(error))?,
-        AgreeWorld::Machine => machine::run(&plan).context("running the plan on this machine")?,
+        AgreeWorld::Machine => {
+            machine::run(&plan, args.kudu.as_deref()).context("running the plan on this machine")?
+        }
     };
     outln!("{MARK}{}", serde_json::to_string(&state)?);
     // Dropping the world's tasks one by one would take long.

@@ -42,11 +42,15 @@ impl Loopback {
         Ipv4Addr::new(127, self.second, self.third, last).into()
     }
 
+    /// Returns the address at which a host's port is.
+    pub(super) fn address(self, host: Host, port: u16) -> SocketAddr {
+        SocketAddr::new(self.ip(host), port.saturating_add(PORT_SHIFT))
+    }
+
     /// Returns the address of a `host:port`; `None` if that is no host of the plan.
-    fn address(self, host_port: &str) -> Option<SocketAddr> {
+    fn find(self, host_port: &str) -> Option<SocketAddr> {
         let (host, port) = host_port.split_once(':')?;
-        let port: u16 = port.parse().ok()?;
-        Some(SocketAddr::new(self.ip(Host::parse(host)?), port.checked_add(PORT_SHIFT)?))
+        Some(self.address(Host::parse(host)?, port.parse().ok()?))
     }
 }
 
@@ -92,7 +96,7 @@ impl Net for HostNet {
     }
 
     fn resolve<'a>(&'a self, host_port: &'a str) -> BoxFuture<'a, io::Result<Vec<SocketAddr>>> {
-        match self.network.address(host_port) {
+        match self.network.find(host_port) {
             Some(address) => Box::pin(async move { Ok(vec![address]) }),
             None => self.inner.resolve(host_port),
         }
@@ -106,7 +110,7 @@ mod tests {
     #[test]
     fn hosts_have_addresses_of_their_own() {
         let network = Loopback::new(70_000);
-        let address = |name: &str| network.address(name).map(|address| address.to_string());
+        let address = |name: &str| network.find(name).map(|address| address.to_string());
         assert_eq!(address("m0:7051").as_deref(), Some("127.19.112.1:27051"));
         assert_eq!(address("t2:7050").as_deref(), Some("127.19.112.66:27050"));
         assert_eq!(address("localhost:7050"), None);

@@ -6,9 +6,11 @@
 //! ```
 //!
 //! Servers run the program of the simulated worlds ([`crate::cluster`]): a run differs by its environment only. A kill
-//! is SIGKILL and a pause is SIGSTOP; a power cut is a kill, which loses less. Connections are in plain text.
+//! is SIGKILL and a pause is SIGSTOP; a power cut is a kill, which loses less. Connections are in plain text. Kudu's
+//! tool may check the cluster at the end ([`ksck`]).
 
 mod host_env;
+mod ksck;
 mod servers;
 
 use std::future::pending;
@@ -23,6 +25,7 @@ use sim_plan::{Fault, FinalRestart, Host, Plan};
 use tokio::runtime::{Builder, Runtime};
 
 use self::host_env::Loopback;
+use self::ksck::Ksck;
 use self::servers::Servers;
 use super::conclude;
 use crate::cluster;
@@ -44,25 +47,31 @@ enum Step {
     Resume(Host),
 }
 
-/// Runs the plan. The error is one of this machine.
-pub fn run(plan: &Plan) -> io::Result<FinalState> {
+/// Runs the plan. `kudu`: the folder of the real tool, which checks the cluster at the end. The error is one of this
+/// machine.
+pub fn run(plan: &Plan, kudu: Option<&Path>) -> io::Result<FinalState> {
     let dir = tempfile::tempdir()?;
     let network = std::process::id();
     let mut servers = Servers::new(plan, dir.path(), network)?;
     plan.servers().into_iter().try_for_each(|host| servers.start(host))?;
     runtime()?.block_on(async {
-        let env = host_env::env(Loopback::new(network), CLIENTS, dir.path(), plan.cluster.memory)?;
-        phases(plan, &env, &mut servers).await
+        let network = Loopback::new(network);
+        let env = host_env::env(network, CLIENTS, dir.path(), plan.cluster.memory)?;
+        let check = kudu.map(|kudu| Ksck::new(kudu, plan, network));
+        phases(plan, &env, &mut servers, check.as_ref()).await
     })
 }
 
 /// Runs a server of a plan in this process, until it is killed or its program ends.
 pub fn serve(plan: &Plan, host: Host, dir: &Path, network: u32) -> Result<(), String> {
-    let program = cluster::server(plan, host, &RunningServers::default());
+    let loopback = Loopback::new(network);
+    let program = cluster::server_at(plan, host, &RunningServers::default(), &|host, port| {
+        loopback.address(host, port).to_string()
+    });
     let program = program.ok_or_else(|| format!("{host} is no server"))?;
     let runtime = runtime().map_err(|error| error.to_string())?;
     runtime.block_on(async {
-        let env = host_env::env(Loopback::new(network), host, dir, plan.cluster.memory);
+        let env = host_env::env(loopback, host, dir, plan.cluster.memory);
         program(env.map_err(|error| error.to_string())?).await.map_err(|error| error.to_string())
     })
 }
@@ -71,11 +80,21 @@ fn runtime() -> io::Result<Runtime> {
     Builder::new_multi_thread().worker_threads(THREADS).enable_all().build()
 }
 
-async fn phases(plan: &Plan, env: &Env, servers: &mut Servers) -> io::Result<FinalState> {
+async fn phases(
+    plan: &Plan,
+    env: &Env,
+    servers: &mut Servers,
+    check: Option<&Ksck>,
+) -> io::Result<FinalState> {
     let workload = Workload::determined(plan);
     let mut state = FinalState::default();
     match env.timeout(plan.limit, work(plan, env, &workload, servers)).await {
-        Some(Ok(())) => state = conclude::read(&workload, env).await,
+        Some(Ok(())) => {
+            state = conclude::read(&workload, env).await;
+            if let Some(check) = check {
+                state.failures.extend(check.run(env).await);
+            }
+        }
         Some(Err(error)) => state.failures.push(format!("creating the tables: {error}")),
         None => state.failures.push(format!("the clients have not ended after {:?}", plan.limit)),
     }
