@@ -34,7 +34,7 @@ const RESTART_DISK_OPS: u32 = 1_000;
 
 /// Requirement of servers on their clocks. The bound is below the larger errors of `clock-error`: a server stops
 /// trusting its clock.
-const CLOCK_RULE: ClockRule = ClockRule { max_error_micros: 500_000 };
+pub const CLOCK_RULE: ClockRule = ClockRule { max_error_micros: 500_000 };
 /// Time that a server waits for a right clock at its start; longer than any fault of clocks.
 const CLOCK_PATIENCE: Duration = Duration::from_secs(600);
 

@@ -87,6 +87,8 @@ struct WallClock {
     /// True time in microseconds since which it drifts.
     drifts_since_us: u64,
     error_us: u64,
+    /// Time of the world since which it has this error.
+    error_since: Duration,
 }
 
 /// A flash disk: 20 us per operation, 2 GB/s, half a millisecond per sync.
@@ -110,8 +112,13 @@ impl Machine {
     pub fn drawing(name: &str, source: DrawSource, log: EventLog) -> Machine {
         let devices =
             MachineDevices { mounted: BTreeMap::new(), cost: COST, counts_before: Vec::new(), replaced: 0 };
-        let clock =
-            WallClock { offset_us: 0, drift_ppm: 0, drifts_since_us: 0, error_us: CLOCK_ERROR_MICROS };
+        let clock = WallClock {
+            offset_us: 0,
+            drift_ppm: 0,
+            drifts_since_us: 0,
+            error_us: CLOCK_ERROR_MICROS,
+            error_since: Duration::ZERO,
+        };
         Machine {
             name: name.to_string(),
             log,
@@ -317,8 +324,13 @@ impl Machine {
     /// the clock's contract, as real clocks do.
     pub fn set_clock(&self, skew_micros: i64, error_micros: u64) {
         let mut clock = self.clock();
-        *clock =
-            WallClock { offset_us: skew_micros, drift_ppm: 0, drifts_since_us: 0, error_us: error_micros };
+        *clock = WallClock {
+            offset_us: skew_micros,
+            drift_ppm: 0,
+            drifts_since_us: 0,
+            error_us: error_micros,
+            error_since: Duration::ZERO,
+        };
     }
 
     /// Makes the wall clock jump.
@@ -334,8 +346,15 @@ impl Machine {
         clock.drifts_since_us = now_us;
     }
 
-    pub fn set_clock_error(&self, micros: u64) {
-        self.clock().error_us = micros;
+    pub fn set_clock_error(&self, micros: u64, now: Duration) {
+        let mut clock = self.clock();
+        (clock.error_us, clock.error_since) = (micros, now);
+    }
+
+    /// Returns how long the stated error has been above a limit; zero if it is not.
+    pub fn clock_wrong_for(&self, limit_micros: u64, now: Duration) -> Duration {
+        let clock = self.clock();
+        if clock.error_us > limit_micros { now.saturating_sub(clock.error_since) } else { Duration::ZERO }
     }
 
     /// Returns the wall clock's reading at a true time.

@@ -14,6 +14,7 @@ use engine::note::raft::{RaftAction, RaftNote, RaftTrace};
 use engine::observer::{Observer, ObserverHandle};
 use engine::sync::{Mutex, MutexGuard};
 
+use crate::cluster::CLOCK_RULE;
 use crate::event_log::{self, Series};
 use crate::features::{FeatureCollector, RunFeatures};
 use crate::injector::disturbances::Disturbance;
@@ -22,7 +23,7 @@ use crate::machine::Machine;
 use crate::oracle::copies::CopyLog;
 use crate::oracle::copy_requests::CopyRequests;
 use crate::oracle::memory_limit::MemoryReadings;
-use crate::oracle::{Violation, hybrid_time, uncaused_failures};
+use crate::oracle::{Violation, hybrid_time, uncaused_failures, wrong_clocks};
 use crate::server_limits::raft;
 use crate::server_usage::RunningServers;
 use crate::trigger::Triggers;
@@ -245,6 +246,16 @@ struct MachineObserver {
 }
 
 impl MachineObserver {
+    /// Checks that a tablet server with a wrong clock accepts no writes.
+    fn check_clock(&self, tablet: TabletId, note: &Note) {
+        let (Host::Tserver(_), Note::Raft(note)) = (self.host, note) else { return };
+        let Some(machine) = self.machine.upgrade() else { return };
+        let now = Duration::from_nanos(event_log::nanos_here());
+        let wrong_for = machine.clock_wrong_for(CLOCK_RULE.max_error_micros, now);
+        let found = wrong_clocks::check(&self.name, tablet, note, wrong_for);
+        self.state.uncaused().extend(found);
+    }
+
     /// Records a failure, unless the machine's disks caused it.
     fn report_uncaused(&self, found: Option<Violation>) {
         let obey = || self.machine.upgrade().is_some_and(|machine| machine.disks_are_fault_free());
@@ -274,6 +285,7 @@ impl Observer for MachineObserver {
         self.state.hosts().entry(server).or_insert(self.host);
         self.state.note(server, tablet, note);
         self.report_uncaused(uncaused_failures::check_note(&self.name, note));
+        self.check_clock(tablet, note);
         self.triggers.on_note(tablet, note, event_log::nanos_here());
     }
 }

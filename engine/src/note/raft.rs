@@ -56,6 +56,8 @@ pub enum RaftAction {
     ClientAppend {
         op: OpId,
         timestamp: Timestamp,
+        /// The kind of the log entry ([`crate::raft::kind`]).
+        kind: u8,
     },
     /// `cas` is the index of the configuration that the change is based on, if the request named one.
     ConfigAppend {
@@ -191,7 +193,7 @@ impl fmt::Display for RaftAction {
             }
             RaftAction::BecomeLeader => f.write_str("BecomeLeader"),
             RaftAction::StepDown => f.write_str("StepDown"),
-            RaftAction::ClientAppend { op, timestamp } => {
+            RaftAction::ClientAppend { op, timestamp, .. } => {
                 write!(f, "ClientAppend op={op} timestamp={}", timestamp.0)
             }
             RaftAction::ConfigAppend { op, voters, learners, cas } => {

@@ -68,7 +68,7 @@ impl Raft {
         self.log.append(entry.clone());
         out.log.push(LogChange::Append { entry: entry.clone(), own: true });
         if kind != kind::CONFIG {
-            self.note_to(out, RaftAction::ClientAppend { op, timestamp });
+            self.note_to(out, RaftAction::ClientAppend { op, timestamp, kind });
         }
         entry
     }

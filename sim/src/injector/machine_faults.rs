@@ -24,7 +24,7 @@ impl FaultInjector {
                 if std::mem::replace(&mut self.state(target).clock_error_raised, true) {
                     return false;
                 }
-                machine.set_clock_error(*micros);
+                machine.set_clock_error(*micros, now);
                 machine.jump_clock(ahead_us);
                 self.at(now + *span, ScheduledAction::ClockSure { host: target, error_us: error, ahead_us });
             }
@@ -34,7 +34,7 @@ impl FaultInjector {
                 }
                 let ahead_us = seconds * 1_000_000;
                 if *told {
-                    machine.set_clock_error(ahead_us.unsigned_abs() * 2);
+                    machine.set_clock_error(ahead_us.unsigned_abs() * 2, now);
                 }
                 machine.jump_clock(ahead_us);
                 self.at(now + *span, ScheduledAction::ClockSure { host: target, error_us: error, ahead_us });

@@ -268,7 +268,7 @@ impl FaultInjector {
                 self.state(host).clock_error_raised = false;
                 let machine = world.machine(&host.name());
                 machine.jump_clock(-ahead_us);
-                machine.set_clock_error(error_us);
+                machine.set_clock_error(error_us, world.now());
             }
             ScheduledAction::Memory(host) => {
                 world.machine(&host.name()).set_memory_bytes(self.plan.cluster.memory)

@@ -16,7 +16,7 @@ impl Invariant for AppliedAgree {
     }
 
     fn check_before(&mut self, event: &ReplicaEvent, before: &Model) -> Result<(), String> {
-        let RaftAction::ClientAppend { op, timestamp } = event.note.action else { return Ok(()) };
+        let RaftAction::ClientAppend { op, timestamp, .. } = event.note.action else { return Ok(()) };
         if before.timestamps.get(&op).is_some_and(|other| *other != timestamp) {
             return Err(format!("the entry {op} has two timestamps"));
         }

@@ -202,7 +202,7 @@ impl Model {
                 self.configs.insert(OpId::MIN, Config::new(voters, learners));
             }
             RaftAction::BecomeLeader => drop(self.leaders.insert(post.term, replica.log.clone())),
-            RaftAction::ClientAppend { op, timestamp } => {
+            RaftAction::ClientAppend { op, timestamp, .. } => {
                 self.lead(*op, replica);
                 self.timestamps.insert(*op, *timestamp);
             }

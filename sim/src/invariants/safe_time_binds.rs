@@ -48,7 +48,7 @@ impl Invariant for SafeTimeBinds {
                 }
                 Self::check_later_terms(event, safe, before)
             }
-            RaftAction::ClientAppend { op, timestamp } => {
+            RaftAction::ClientAppend { op, timestamp, .. } => {
                 let broken = |(_, (safe, _)): &(&Term, &(Timestamp, PeerId))| before.breaks(timestamp, *safe);
                 match self.by_term.range(..=op.term).find(broken) {
                     None => Ok(()),

@@ -45,6 +45,7 @@ pub mod settled_tablets;
 pub mod uncaused_failures;
 pub mod unlisted_replicas;
 pub mod whole_tables;
+pub mod wrong_clocks;
 
 /// Oracles of client-visible behaviour that stay valid after acknowledged data was lost.
 const VALID_AFTER_LOSS: [&str; 2] = ["liveness", "rows"];

@@ -1,5 +1,6 @@
 use engine::ids::{OpId, Uuid};
 use engine::note::raft::{NotedDataState, NotedRole, PostState, RaftAction, RaftNote};
+use engine::raft::kind;
 use engine::time::Timestamp;
 
 use super::*;
@@ -83,7 +84,7 @@ impl Cluster {
     fn append(&mut self, name: char, index: u64, at: u64) -> &mut Cluster {
         let op = OpId { term: self.post(name).term, index };
         self.post(name).last = op;
-        self.note(name, RaftAction::ClientAppend { op, timestamp: Timestamp(at) });
+        self.note(name, RaftAction::ClientAppend { op, timestamp: Timestamp(at), kind: kind::WRITE });
         self.note(name, RaftAction::LeaderPersist { upto: op })
     }
 
