@@ -17,11 +17,14 @@ use crate::wire::client::TSERVER;
 use crate::workload::{MASTER_PORT, TSERVER_PORT};
 use crate::world::ProgramResult;
 
+/// Method that returns tablets, and the percentage of its replies that are late though nothing is wrong.
+const LOCATIONS: &str = "GetTableLocations";
+const LATE_PERCENT: u64 = 12;
 const MASTER: &str = "kudu.master.MasterService";
 const MASTER_METHODS: [MethodInfo; 5] = [
     method("ConnectToMaster"),
     method("GetTableSchema"),
-    method("GetTableLocations"),
+    method(LOCATIONS),
     method("AlterTable"),
     method("IsAlterTableDone"),
 ];
@@ -59,8 +62,9 @@ struct DoubleService {
 }
 
 impl Cluster {
-    /// Draws the treatment of a call by the condition of its server.
-    fn treatment(&mut self, member: Member) -> Treatment {
+    /// Draws the treatment of a call by the condition of its server. Locations are late now and then in any case: ranges
+    /// may change between a reply and its arrival.
+    fn treatment(&mut self, member: Member, method: &str) -> Treatment {
         let condition = match member {
             Member::Master(number) => self.masters[number],
             Member::Tserver(number) => self.servers[number],
@@ -76,6 +80,9 @@ impl Cluster {
                 Treatment::Serve { before: random.below(late), after: 0 }
             }
             Condition::Slow => Treatment::Serve { before: 0, after: random.below(late) },
+            _ if method == LOCATIONS && random.percent(LATE_PERCENT) => {
+                Treatment::Serve { before: 0, after: random.below(late / 2) }
+            }
             _ => serve,
         }
     }
@@ -84,7 +91,7 @@ impl Cluster {
 impl DoubleService {
     async fn serve(&self, call: Call) -> Reply {
         let now = || self.env.now().mono.0;
-        let treatment = self.cluster.lock().treatment(self.member);
+        let treatment = self.cluster.lock().treatment(self.member, call.method);
         let (before, after) = match treatment {
             Treatment::Refuse(reply) => return reply,
             Treatment::Ignore => return pending().await,

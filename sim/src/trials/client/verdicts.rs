@@ -3,7 +3,7 @@
 use nyala_client::{Error, ErrorKind};
 
 use super::cluster::{Cluster, text_of};
-use super::limits::{OP_TIMEOUT, PROPAGATION, SETTLE};
+use super::limits::{OP_TIMEOUT, PROPAGATION, RPC_TIMEOUT, SETTLE};
 use super::rows::{Row, RowResult};
 
 /// Longest wait between two attempts of the client, and some more.
@@ -59,7 +59,8 @@ impl Cluster {
     /// Returns true if what happened explains an error that no row has.
     fn explains(&self, op: usize, error: &Error, key: Option<i64>, now: u64) -> bool {
         let began = self.ops[op].began;
-        let known = began.saturating_sub(self.ttl + PROPAGATION.as_nanos() as u64);
+        // The time to live of a location begins when its reply arrives.
+        let known = began.saturating_sub(self.ttl + (RPC_TIMEOUT + PROPAGATION).as_nanos() as u64);
         match (error.kind, key) {
             (ErrorKind::NotFound, Some(key)) => !self.covers(key) || self.tablets.changed(key, known),
             (ErrorKind::NotFound, None) => self.tablets.changes.iter().any(|change| change.at >= known),

@@ -1,9 +1,11 @@
 //! Vote requests of a candidate that has lost already: to tombstones, copies in progress and failed replicas, too.
 
 use engine::ids::{OpId, PeerId, Uuid};
+use engine::raft::RaftStatus;
 use engine::raft::interface::VoteRequest;
 use nyala_common::wire::consensus::vote_to_pb;
 use nyala_proto::kudu::consensus::VoteResponsePb;
+use nyala_proto::kudu::tablet::TabletDataState;
 
 use super::{HostingTrial, SERVERS, TABLET};
 use crate::wire::client::CONSENSUS;
@@ -14,10 +16,21 @@ const CANDIDATE: PeerId = Uuid([0x77; 16]);
 const BEHIND: u64 = 12;
 
 impl HostingTrial {
+    /// Deletes the replica of a former member that has failed, if there is one: its tombstone may vote only if it knows
+    /// what the replica had.
+    fn delete_some_failed(&mut self, status: &RaftStatus) {
+        let config = &status.committed_config;
+        let failed = (0..SERVERS).find(|at| config.peer(self.ids[*at]).is_none() && self.has_failed(*at));
+        if let Some(server) = failed {
+            let _ = self.delete(server, TabletDataState::TabletDataTombstoned, Some(config.kudu_index()));
+        }
+    }
+
     /// Asks a server for its vote in the leader's term, one without a running replica if there is one. The invariants
     /// check what it grants: one vote a term, and none if it does not know what it had.
     pub(super) fn send_stray_vote(&mut self, server: usize) {
         let Some(status) = self.leader().and_then(|leader| self.status(leader)) else { return };
+        self.delete_some_failed(&status);
         let idle = (0..SERVERS).find(|at| self.up[*at] && self.replica(*at).is_none());
         let to = idle.unwrap_or(server);
         let index = status.last.index.saturating_sub(self.random.below(BEHIND));
