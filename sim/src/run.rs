@@ -18,6 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::cluster;
 use crate::event_log::{EventLog, SeriesPoints, TimelineEvent, listen_to_logs};
 use crate::features::RunFeatures;
+use crate::history::{CallOutcome, HistoryOp};
 use crate::injector::{CALLS_CUT, FaultInjector, disturbances};
 use crate::machine::MountedDisk;
 use crate::oracle::{
@@ -115,6 +116,8 @@ pub struct RunResult {
 
 /// Memory with which a server of a plan refuses no request.
 const AMPLE_MEMORY: u64 = 64 << 20;
+/// Operations without an end, and those that failed last, that the story of a hung run names.
+const PENDING_MAX: usize = 8;
 /// Disk operations that a batch of a scan may need: pages of many small files, beside other clients' operations.
 const BATCH_DISK_OPS: u32 = 1_000;
 /// Longest time for creating the tables.
@@ -511,7 +514,16 @@ impl<'a> Run<'a> {
                 }
             }
         }
-        self.fail("liveness", format!("{what} has not ended after {limit:?} of simulated time"));
+        let message = format!("{what} has not ended after {limit:?} of simulated time");
+        let operations = self.workload.history().operations();
+        let pending = operations.iter().filter(|operation| operation.returned.is_none());
+        let failed = |operation: &&HistoryOp| {
+            matches!(operation.outcome, CallOutcome::Failed(_) | CallOutcome::Unknown(_))
+        };
+        let failed = operations.iter().rev().filter(failed).take(PENDING_MAX);
+        let story = pending.take(PENDING_MAX).map(|operation| format!("pending: {operation}"));
+        let story = story.chain(failed.map(|operation| format!("failed: {operation}"))).collect();
+        self.failures.push(ViolationRecord { oracle: "liveness".to_string(), message, story });
         false
     }
 
