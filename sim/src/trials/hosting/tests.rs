@@ -2,7 +2,7 @@
 
 use super::*;
 
-const SEEDS: u64 = 12;
+const SEEDS: u64 = 16;
 
 #[test]
 fn trials_of_sound_servers_find_nothing_and_reach_what_they_are_for() {

@@ -145,7 +145,7 @@ fn rows_without_columns_are_counted() {
 fn capacity_after(rows: i32, limit: usize) -> usize {
     let projection = projection();
     let mut builder = RowsBuilder::new(RowsFormat::Columnar, &projection, limit);
-    builder.add_with(|out| (0..rows).for_each(|key| out.append(row(&projection, key))));
+    builder.add_with(|out| (0..rows).for_each(|key| out.append(row(&projection, key % 20))));
     builder.add_with(|_| ());
     let Inner::Columnar(columns) = builder.rows else { panic!("the layout is columnar") };
     let capacities = columns.block.columns.iter().map(|column| match &column.values {
