@@ -13,6 +13,7 @@ use engine::note::Note;
 use engine::note::raft::{RaftAction, RaftNote, RaftTrace};
 use engine::observer::{Observer, ObserverHandle};
 use engine::sync::{Mutex, MutexGuard};
+use engine::time::Instant;
 
 use crate::cluster::CLOCK_RULE;
 use crate::event_log::{self, Series};
@@ -27,6 +28,7 @@ use crate::oracle::{Violation, hybrid_time, uncaused_failures, wrong_clocks};
 use crate::server_limits::raft;
 use crate::server_usage::RunningServers;
 use crate::trigger::Triggers;
+use crate::world::BOOTED;
 use sim_plan::{EngineLimits, Host, Plan};
 
 /// Kind of timeline events for log entries.
@@ -252,6 +254,10 @@ impl MachineObserver {
         let Some(machine) = self.machine.upgrade() else { return };
         let now = Duration::from_nanos(event_log::nanos_here());
         let wrong_for = machine.clock_wrong_for(CLOCK_RULE.max_error_micros, now);
+        // Writes that were admitted before a stall end after it.
+        let stalled_until =
+            machine.overloads().last().map(|(_, to)| to.since(Instant(0)).saturating_sub(BOOTED));
+        let wrong_for = wrong_for.min(now.saturating_sub(stalled_until.unwrap_or_default()));
         let found = wrong_clocks::check(&self.name, tablet, note, wrong_for);
         self.state.uncaused().extend(found);
     }

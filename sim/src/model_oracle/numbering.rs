@@ -15,9 +15,9 @@ use std::collections::BTreeMap;
 use sim_plan::client_ops::WriteKind;
 use sim_plan::tables::Value;
 
-use super::history::{ReadOutcome, TableCall, TableEvent, WriteOutcome};
+use super::history::{ReadCall, ReadOutcome, TableCall, TableEvent, WriteOutcome};
 use super::{NAME, of_call};
-use crate::model::{ColNo, Incarnation, RowAnswer, RowCells};
+use crate::model::{ColNo, Incarnation, ModelRow, RowAnswer, RowCells};
 use crate::oracle::{OracleReport, Violation};
 
 /// Numbers of the columns of a table whose rows are numbered.
@@ -55,6 +55,14 @@ pub(super) fn resolve<'a>(
     }
     check_order(&resolved, &columns).into_iter().for_each(|violation| report.add(violation));
     Cow::Owned(resolved)
+}
+
+/// Returns true if a scan may lack a row because of its number, which is not known: no read has returned the row.
+pub(super) fn hides(table: &Incarnation, call: &ReadCall, row: &ModelRow) -> bool {
+    let (Some(columns), Some(row)) = (columns_of(table), row) else { return false };
+    let is_unknown = row.get(&columns.auto).and_then(Value::number).is_some_and(|number| number < 0);
+    let by_key = call.limit.is_some() || call.lower.is_some() || call.upper.is_some();
+    is_unknown && (by_key || call.conditions.iter().any(|(column, _)| *column == columns.auto))
 }
 
 fn columns_of(table: &Incarnation) -> Option<NumberedColumns> {
@@ -136,7 +144,6 @@ fn check_order(events: &[TableEvent], columns: &[Option<NumberedColumns>]) -> Op
 mod tests {
     use super::*;
     use crate::model::RowWrite;
-    use crate::model_oracle::ReadCall;
     use crate::wire::scan::{ScanRow, ScanTime};
     use sim_plan::RandomStream;
     use sim_plan::tables::draw;

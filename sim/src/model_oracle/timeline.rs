@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use super::answers::{columns_of, key_of, within};
 use super::history::{ReadCall, ReadOutcome, TableCall, TableEvent, WriteOutcome};
 use super::reads::{self, Meaning};
-use super::{NAME, of_call, show_version};
+use super::{NAME, numbering, of_call, show_version};
 use crate::history::HybridStamp;
 use crate::model::rows::{self, show_state};
 use crate::model::{Incarnation, ModelRow, RowAnswer, RowWrite, TableVersion};
@@ -335,16 +335,20 @@ impl<'a> Sweep<'a, '_> {
         for candidate in candidates {
             let mut after = candidate.clone();
             let began = after.open.iter().position(|(of, ..)| *of == call).map(|at| after.open.remove(at));
+            let hides = numbering::hides(self.table, read.call, &candidate.row);
             if read.call.columns.is_empty() {
-                let (least, most) = reads::counted(self.table, read.call, &read.meaning, &candidate.row);
+                let (least, most) = match hides {
+                    true => (0, 1),
+                    false => reads::counted(self.table, read.call, &read.meaning, &candidate.row),
+                };
                 sums = (sums.0.min(least), sums.1.max(most));
                 next.insert(after);
                 continue;
             }
-            let complete = is_complete(read, key);
+            let complete = is_complete(read, key) && !hides;
             let fits = match &began {
                 None => reads::fits(self.table, read.call, &read.meaning, &candidate.row, observed, complete),
-                Some(_) if read.call.partial && observed.is_none() => true,
+                Some(_) if (read.call.partial || hides) && observed.is_none() => true,
                 Some((_, before, touched)) => {
                     let change = (before, &candidate.row, *touched);
                     reads::fits_diff(self.table, read.call, &read.meaning, change, observed)
