@@ -16,7 +16,7 @@ use nyala_common::env::Env;
 
 use crate::run_observer::RunObserver;
 use crate::security;
-use crate::server_limits::{BACKOFF_MAX, PAGE_CACHE_BYTES, raft};
+use crate::server_limits::{BACKOFF_MAX, CLOCK_ERROR_MAX_MICROS, PAGE_CACHE_BYTES, raft};
 use crate::server_usage::RunningServers;
 use crate::workload::{MASTER_PORT, TSERVER_PORT};
 use crate::world::{HostProgram, ProgramResult, World};
@@ -32,9 +32,8 @@ const RETRANSMITTED_WITHIN: Duration = Duration::from_secs(3);
 /// Disk operations and syncs of a server's restart, until its tablets are replayed.
 const RESTART_DISK_OPS: u32 = 1_000;
 
-/// Requirement of servers on their clocks. The bound is below the larger errors of `clock-error`: a server stops
-/// trusting its clock.
-pub const CLOCK_RULE: ClockRule = ClockRule { max_error_micros: 500_000 };
+/// Requirement of servers on their clocks.
+const CLOCK_RULE: ClockRule = ClockRule { max_error_micros: CLOCK_ERROR_MAX_MICROS };
 /// Time that a server waits for a right clock at its start; longer than any fault of clocks.
 const CLOCK_PATIENCE: Duration = Duration::from_secs(600);
 

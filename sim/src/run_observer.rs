@@ -15,7 +15,6 @@ use engine::observer::{Observer, ObserverHandle};
 use engine::sync::{Mutex, MutexGuard};
 use engine::time::Instant;
 
-use crate::cluster::CLOCK_RULE;
 use crate::event_log::{self, Series};
 use crate::features::{FeatureCollector, RunFeatures};
 use crate::injector::disturbances::Disturbance;
@@ -25,7 +24,7 @@ use crate::oracle::copies::CopyLog;
 use crate::oracle::copy_requests::CopyRequests;
 use crate::oracle::memory_limit::MemoryReadings;
 use crate::oracle::{Violation, hybrid_time, uncaused_failures, wrong_clocks};
-use crate::server_limits::raft;
+use crate::server_limits::{CLOCK_ERROR_MAX_MICROS, raft};
 use crate::server_usage::RunningServers;
 use crate::trigger::Triggers;
 use crate::world::BOOTED;
@@ -253,7 +252,7 @@ impl MachineObserver {
         let (Host::Tserver(_), Note::Raft(note)) = (self.host, note) else { return };
         let Some(machine) = self.machine.upgrade() else { return };
         let now = Duration::from_nanos(event_log::nanos_here());
-        let wrong_for = machine.clock_wrong_for(CLOCK_RULE.max_error_micros, now);
+        let wrong_for = machine.clock_wrong_for(CLOCK_ERROR_MAX_MICROS, now);
         // Writes that were admitted before a stall end after it.
         let stalled_until =
             machine.overloads().last().map(|(_, to)| to.since(Instant(0)).saturating_sub(BOOTED));

@@ -5,6 +5,8 @@ use std::time::Duration;
 use engine::raft::RaftOptions;
 use sim_plan::Plan;
 
+/// Error above which servers do not trust their clock: below the larger errors of `clock-error`.
+pub const CLOCK_ERROR_MAX_MICROS: u64 = 500_000;
 /// Page cache of a server in bytes: small, so that disks are read.
 pub const PAGE_CACHE_BYTES: usize = 256 << 10;
 const RAFT_CACHE_BYTES: usize = 16 << 10;

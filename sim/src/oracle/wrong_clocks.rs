@@ -1,5 +1,5 @@
-//! Wrong clocks: a tablet server whose machine states too large an error of its clock accepts no writes, once it has had
-//! the time to notice (`max_clock_sync_error_usec`).
+//! Wrong clocks: a tablet server whose machine states too large an error of its clock accepts no writes, once it has
+//! had the time to notice (`max_clock_sync_error_usec`).
 //!
 //! ```text
 //! stated error   ≤ limit ──┤ > limit ├── grace ──┤ a leader there appends a write: violation

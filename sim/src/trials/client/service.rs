@@ -62,8 +62,8 @@ struct DoubleService {
 }
 
 impl Cluster {
-    /// Draws the treatment of a call by the condition of its server. Locations are late now and then in any case: ranges
-    /// may change between a reply and its arrival.
+    /// Draws the treatment of a call by the condition of its server. Locations are late now and then in any case:
+    /// ranges may change between a reply and its arrival.
     fn treatment(&mut self, member: Member, method: &str) -> Treatment {
         let condition = match member {
             Member::Master(number) => self.masters[number],
