@@ -328,7 +328,7 @@ impl Tasks for NodeTasks {
     fn run<'a>(&'a self, work: &'a mut (dyn FnMut() + Send)) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let node = &self.node;
-            let delay = node.machine.pool_delay(node.virtual_world.nanos(), node.mono());
+            let delay = node.machine.pool_delay(node.virtual_world.nanos());
             if !delay.is_zero() {
                 node.sleep(node.mono().after(delay)).await;
             }

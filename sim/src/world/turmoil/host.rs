@@ -210,7 +210,7 @@ impl Tasks for HostTasks {
     fn run<'a>(&'a self, work: &'a mut (dyn FnMut() + Send)) -> BoxFuture<'a, ()> {
         Box::pin(async move {
             let host = &self.host;
-            let delay = host.machine.pool_delay(host.elapsed(), host.now());
+            let delay = host.machine.pool_delay(host.elapsed());
             if !delay.is_zero() {
                 host.sleep_until(host.now().after(delay)).await;
             }
