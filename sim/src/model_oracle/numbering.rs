@@ -60,9 +60,14 @@ pub(super) fn resolve<'a>(
 /// Returns true if a scan may lack a row because of its number, which is not known: no read has returned the row.
 pub(super) fn hides(table: &Incarnation, call: &ReadCall, row: &ModelRow) -> bool {
     let (Some(columns), Some(row)) = (columns_of(table), row) else { return false };
-    let is_unknown = row.get(&columns.auto).and_then(Value::number).is_some_and(|number| number < 0);
     let by_key = call.limit.is_some() || call.lower.is_some() || call.upper.is_some();
-    is_unknown && (by_key || call.conditions.iter().any(|(column, _)| *column == columns.auto))
+    is_unnumbered(table, row) && (by_key || call.conditions.iter().any(|(column, _)| *column == columns.auto))
+}
+
+/// Returns true if the number of a row is not known.
+pub(super) fn is_unnumbered(table: &Incarnation, cells: &RowCells) -> bool {
+    let number = columns_of(table).and_then(|columns| cells.get(&columns.auto)).and_then(Value::number);
+    number.is_some_and(|number| number < 0)
 }
 
 fn columns_of(table: &Incarnation) -> Option<NumberedColumns> {

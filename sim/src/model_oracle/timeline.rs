@@ -386,9 +386,12 @@ impl<'a> Sweep<'a, '_> {
     }
 
     fn check_counts(&mut self) {
+        let unnumbered = self.unnumbered();
         for (call, read) in &self.reads {
             let limit = read.call.limit.map_or(u64::MAX, u64::from);
-            let (least, most) = (read.least.min(limit), read.most.min(limit));
+            let is_bounded = read.call.lower.is_some() || read.call.upper.is_some();
+            let most = read.most + if is_bounded { unnumbered } else { 0 };
+            let (least, most) = (read.least.min(limit), most.min(limit));
             let counts = read.call.columns.is_empty() && read.at.is_some() && read.call.since.is_none();
             if counts && !(least..=most).contains(&read.count) {
                 let (at, event) = self.calls[*call];
@@ -396,6 +399,15 @@ impl<'a> Sweep<'a, '_> {
                 self.report.add(of_call(at, event, &what));
             }
         }
+    }
+
+    /// Returns the number of inserts whose number is not known: they may be within any bounds.
+    fn unnumbered(&self) -> u64 {
+        let rows = self.calls.iter().filter_map(|(_, event)| match &event.call {
+            TableCall::Write { rows, .. } => Some(rows),
+            _ => None,
+        });
+        rows.flatten().filter(|row| numbering::is_unnumbered(self.table, &row.cells)).count() as u64
     }
 
     fn show(&self, key: &[u8]) -> String {
