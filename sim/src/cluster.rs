@@ -80,12 +80,20 @@ pub fn give_ticket(world: &mut dyn World, plan: &Plan, client: &str) {
     }
 }
 
-/// Returns the address that a server tells others: its host and port as text.
+/// Address that a server tells others, by its host and port.
 pub(crate) type AddressOf<'a> = &'a dyn Fn(Host, u16) -> String;
 
 /// Returns the program of a server; `None` for a client.
 pub(crate) fn server(plan: &Plan, host: Host, running: &RunningServers) -> Option<HostProgram> {
-    server_at(plan, host, running, &|host, port| format!("{host}:{port}"))
+    server_at(plan, host, running, &by_name)
+}
+
+fn by_name(host: Host, port: u16) -> String {
+    format!("{host}:{port}")
+}
+
+fn masters(plan: &Plan, address: AddressOf<'_>) -> Vec<String> {
+    (0..plan.cluster.masters).map(|number| address(Host::Master(number), MASTER_PORT)).collect()
 }
 
 /// Returns the program of a server where hosts have other addresses than their names.
@@ -95,21 +103,12 @@ pub(crate) fn server_at(
     running: &RunningServers,
     address: AddressOf<'_>,
 ) -> Option<HostProgram> {
-    let masters = (0..plan.cluster.masters).map(|number| address(Host::Master(number), MASTER_PORT));
-    let masters: Vec<String> = masters.collect();
     match host {
         Host::Master(_) => {
-            let mut config = master_config(plan, host);
-            config.rpc_advertised_addrs = vec![address(host, MASTER_PORT)];
-            config.masters = masters;
+            let config = master_config(plan, host, address);
             Some(Arc::new(move |env| Box::pin(serve_master(env, config.clone()))))
         }
-        Host::Tserver(_) => {
-            let mut config = tserver_config(plan, host);
-            config.rpc_advertised_addrs = vec![address(host, TSERVER_PORT)];
-            config.masters = masters;
-            Some(tablet_server(config, host, running))
-        }
+        Host::Tserver(_) => Some(tablet_server(tserver_config(plan, host, address), host, running)),
         Host::Client(_) => None,
     }
 }
@@ -122,10 +121,7 @@ pub(crate) fn tablet_server(config: TserverConfig, host: Host, running: &Running
 
 /// Returns the settings of a plan's tablet server with other ones for security.
 pub(crate) fn tserver_with(plan: &Plan, host: Host, security: SecuritySettings) -> TserverConfig {
-    let mut config = tserver_config(plan, host);
-    config.rpc_advertised_addrs = vec![format!("{host}:{TSERVER_PORT}")];
-    config.masters = vec![format!("{}:{MASTER_PORT}", Host::Master(0))];
-    TserverConfig { security: Some(security), ..config }
+    TserverConfig { security: Some(security), ..tserver_config(plan, host, &by_name) }
 }
 
 async fn serve_master(env: Env, config: MasterConfig) -> ProgramResult {
@@ -159,9 +155,11 @@ fn millis(time: Duration) -> u64 {
     time.as_millis() as u64
 }
 
-fn master_config(plan: &Plan, host: Host) -> MasterConfig {
+fn master_config(plan: &Plan, host: Host, address: AddressOf<'_>) -> MasterConfig {
     let addr = ([0, 0, 0, 0], MASTER_PORT).into();
     let mut config = MasterConfig::new(addr, WAL_DIR, vec![DATA_DIR.to_string()]);
+    config.rpc_advertised_addrs = vec![address(host, MASTER_PORT)];
+    config.masters = masters(plan, address);
     config.clock_rule = Some(CLOCK_RULE);
     config.log_sync = plan.cluster.log_sync;
     config.maintenance_interval = plan.cluster.maintenance;
@@ -207,9 +205,11 @@ fn scrub(plan: &Plan) -> ScrubConfig {
     }
 }
 
-fn tserver_config(plan: &Plan, host: Host) -> TserverConfig {
+fn tserver_config(plan: &Plan, host: Host, address: AddressOf<'_>) -> TserverConfig {
     let addr = ([0, 0, 0, 0], TSERVER_PORT).into();
     let mut config = TserverConfig::new(addr, WAL_DIR, vec![DATA_DIR.to_string()]);
+    config.rpc_advertised_addrs = vec![address(host, TSERVER_PORT)];
+    config.masters = masters(plan, address);
     config.log_sync = plan.cluster.log_sync;
     config.heartbeat_interval_ms = millis(plan.cluster.heartbeat);
     config.heartbeat_timeout_ms = millis(plan.cluster.rpc_timeout);

@@ -140,7 +140,7 @@ impl AccessCalls {
         proxy.call(service, method, request, deadline, options).await
     }
 
-    /// Draws the caller's rights and token; returns the token and what is to be expected if `allowed` by the rights.
+    /// Draws the rights, kind and token of the next call; the caller derives what to expect from the first two.
     fn draw_token(&mut self) -> (Rights, TokenKind, Option<SignedTokenPb>) {
         let rights = Rights::draw(&mut self.random, &self.table);
         let kind = TokenKind::draw(&mut self.random);
