@@ -1,6 +1,6 @@
 //! The double of a cluster: its state, which all its servers share, and what it knows of the client's operations.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use nyala_client::Error;
 use sim_plan::RandomStream;
@@ -56,6 +56,10 @@ pub(super) struct Cluster {
     /// First incomplete request of each client.
     pub incomplete: BTreeMap<String, i64>,
     pub ops: Vec<Op>,
+    /// Operations without a result.
+    pub pending: BTreeSet<usize>,
+    /// Time of the last result of a change of ranges: the client has dropped all locations then.
+    pub forgotten: u64,
     pub intents: Vec<Intent>,
     pub disturbances: Disturbances,
     /// Time to live of locations.
@@ -89,6 +93,8 @@ impl Cluster {
             replies: BTreeMap::new(),
             incomplete: BTreeMap::new(),
             ops: Vec::new(),
+            pending: BTreeSet::new(),
+            forgotten: 0,
             intents: Vec::new(),
             disturbances: Disturbances::default(),
             ttl,
@@ -107,7 +113,24 @@ impl Cluster {
     /// Registers an operation that begins now; returns its number.
     pub(super) fn begin_op(&mut self, began: u64, observed: u64) -> usize {
         self.ops.push(Op { began, observed, change: None, is_changed: false, is_refused: false });
-        self.ops.len() - 1
+        let op = self.ops.len() - 1;
+        self.pending.insert(op);
+        op
+    }
+
+    /// Takes note of an operation that ends now.
+    pub(super) fn end_op(&mut self, op: usize, now: u64) {
+        self.mark_disturbances(now);
+        self.pending.remove(&op);
+        if self.ops[op].change.is_some() {
+            self.forgotten = now;
+        }
+    }
+
+    /// Returns true if a lookup may be under way that began before the client dropped all locations: it does not keep
+    /// the reply.
+    pub(super) fn has_old_lookups(&self) -> bool {
+        self.pending.iter().any(|op| self.ops[*op].began <= self.forgotten)
     }
 
     /// Takes note of what is disturbed up to now; called before and after each change of a condition.

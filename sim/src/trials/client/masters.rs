@@ -130,9 +130,10 @@ impl Cluster {
             return Reply::too_busy("a key of no row");
         };
         let tablets = self.tablets.from(from);
-        // A reply that may come too late, or after a change of ranges by the client, is no knowledge.
+        // A reply that may come too late, or that the client may not keep, is no knowledge.
         let at = if after == u64::MAX { now } else { now + after };
-        let sure = after == 0 && at - call.received.0 < RPC_TIMEOUT.as_nanos() as u64 / 4;
+        let is_late = after > 0 || now - call.received.0 >= RPC_TIMEOUT.as_nanos() as u64 / 4;
+        let sure = !is_late && !self.has_old_lookups();
         self.tablets.tell(from, &tablets, at, sure);
         let tablet_locations = tablets.iter().map(|number| self.location(*number)).collect();
         let server = |number| TsInfoPb {

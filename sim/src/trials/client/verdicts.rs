@@ -39,7 +39,7 @@ pub(super) struct ScanReport {
 impl Cluster {
     /// Checks the results of a write: each row operation, and its error.
     pub(super) fn conclude_write(&mut self, op: usize, results: &[(usize, Option<Error>)], now: u64) {
-        self.mark_disturbances(now);
+        self.end_op(op, now);
         for (number, error) in results {
             let intent = self.intents[*number].clone();
             let has = |wanted: &[RowResult]| intent.results.iter().any(|(_, result)| wanted.contains(result));
@@ -58,9 +58,7 @@ impl Cluster {
 
     /// Returns true if what happened explains an error that no row has.
     fn explains(&self, op: usize, error: &Error, key: Option<i64>, now: u64) -> bool {
-        let began = self.ops[op].began;
-        // The time to live of a location begins when its reply arrives.
-        let known = began.saturating_sub(self.ttl + (RPC_TIMEOUT + PROPAGATION).as_nanos() as u64);
+        let (began, known) = (self.ops[op].began, self.oldest_location(op));
         match (error.kind, key) {
             (ErrorKind::NotFound, Some(key)) => !self.covers(key) || self.tablets.changed(key, known),
             (ErrorKind::NotFound, None) => self.tablets.changes.iter().any(|change| change.at >= known),
@@ -75,13 +73,19 @@ impl Cluster {
         waited && self.disturbances.unserved + SETTLE.as_nanos() as u64 >= now
     }
 
+    /// Returns the time since which an operation knows of changes of ranges, whatever locations it uses: their time to
+    /// live begins when their reply arrives.
+    fn oldest_location(&self, op: usize) -> u64 {
+        self.ops[op].began.saturating_sub(self.ttl + (RPC_TIMEOUT + PROPAGATION).as_nanos() as u64)
+    }
+
     fn covers(&self, key: i64) -> bool {
         self.tablets.live().any(|(_, tablet)| tablet.lower <= key && key < tablet.upper)
     }
 
     /// Checks the answer to a change of ranges.
     pub(super) fn conclude_change(&mut self, op: usize, result: &Result<(), Error>, now: u64) {
-        self.mark_disturbances(now);
+        self.end_op(op, now);
         let (is_changed, began) = (self.ops[op].is_changed, self.ops[op].began);
         let is_refused = self.ops[op].is_refused;
         let is_right = match result {
@@ -98,7 +102,7 @@ impl Cluster {
 
     /// Checks the rows of a scan, and its end.
     pub(super) fn conclude_scan(&mut self, scan: &ScanRequest, report: &ScanReport, now: u64) {
-        self.mark_disturbances(now);
+        self.end_op(scan.op, now);
         let objection = self.wrong_rows(scan, report, now).or_else(|| self.wrong_end(scan, report, now));
         if let Some(objection) = objection {
             let end = report.end.as_ref().map(text_of);
@@ -148,7 +152,7 @@ impl Cluster {
 
     /// Returns true of keys whose tablets have changed since locations that a scan may use, or since its snapshot.
     fn changed_since(&self, scan: &ScanRequest, report: &ScanReport) -> impl Fn(i64) -> bool {
-        let known = self.ops[scan.op].began.saturating_sub(self.ttl + PROPAGATION.as_nanos() as u64);
+        let known = self.oldest_location(scan.op);
         let snapshot = report.snapshot.filter(|_| scan.is_snapshot).unwrap_or(u64::MAX);
         move |key| self.tablets.changes_of(key).any(|change| change.at >= known || change.stamp >= snapshot)
     }

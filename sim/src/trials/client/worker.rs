@@ -152,7 +152,9 @@ impl Worker {
             cluster.ops[op].change = change;
             change.map(|change| (change, cluster.tablets.all[change.drop].partition_keys()))
         };
-        let Some((change, (lower, upper))) = change else { return };
+        let Some((change, (lower, upper))) = change else {
+            return self.cluster.lock().end_op(op, self.now());
+        };
         let mut steps = vec![AlterStep::DropRange(PartitionRange { lower, upper })];
         let added = change.add.map(|(lower, upper)| {
             let bound = |key, open| if key == open { Vec::new() } else { super::codec::encoded_key(key) };
