@@ -20,7 +20,7 @@
 use std::time::Duration;
 
 use crate::client_ops::{ClientOp, ClientProgram};
-use crate::draws::{MS, SECOND};
+use crate::draws::{MS, SECOND, rounded};
 use crate::faults::Fault;
 use crate::plan::Plan;
 use crate::profile::{FaultProfile, PlanSize};
@@ -46,9 +46,13 @@ const WIPED_FOLLOWER_FAILED_MAX: Duration = Duration::from_secs(15);
 const SWARM_TABLES_PERCENT: u64 = 20;
 /// Disk operations and syncs of the post-run checks.
 const CHECK_DISK_OPS: u32 = 5_000;
-/// Latency that counts in the time of the recovery phase, and round trips of that phase.
+/// Latency that counts in the time of the recovery phase, round trips of that phase, and those of the reads at one
+/// snapshot, of each tablet.
 const LONG_LATENCY: Duration = Duration::from_millis(10);
 const CHECK_ROUND_TRIPS: u32 = 400;
+const READ_ROUND_TRIPS: u32 = 8;
+/// Tablets whose next rows and open files fit in a MiB of memory, if all of them are at one server.
+const TABLETS_PER_MIB: u64 = 24;
 /// Time within which a segment that was lost once arrives.
 const RETRANSMITTED_WITHIN: Duration = Duration::from_millis(400);
 
@@ -127,6 +131,7 @@ impl Plan {
             long_trouble::add(&mut stream("long trouble"), &mut plan, profile);
         }
         plan.correct_timing();
+        plan.correct_memory();
         plan.keep_recoverable();
         unsynced_logs::unsync_logs(&mut stream("unsynced"), &mut plan, profile);
         let restart = final_restart(&mut stream("ending"), &plan.cluster);
@@ -156,6 +161,16 @@ impl Plan {
         self.clients.iter().map(|client| working_time(client) + waits(client)).max().unwrap_or_default()
     }
 
+    /// Raises memory that tablets cannot live with: each reserves some for its next rows, even if it has none.
+    fn correct_memory(&mut self) {
+        let adds_range = |op: &&ClientOp| matches!(op, ClientOp::OwnRange { .. } | ClientOp::AddRange { .. });
+        let ranges = self.clients.iter().flat_map(|client| client.ops.iter().filter(adds_range)).count();
+        // The tables of the plan, the bank, and the lists.
+        let tables = u64::from(self.cluster.tables) + 1 + u64::from(self.has_lists());
+        let tablets = tables * u64::from(self.cluster.tablets) + ranges as u64;
+        self.cluster.memory = self.cluster.memory.max(tablets.div_ceil(TABLETS_PER_MIB) << 20);
+    }
+
     /// Raises timeouts and retention that devices and network cannot meet.
     pub(crate) fn correct_timing(&mut self) {
         let spins = self.devices.sync >= layout::HDD_SYNC_MIN;
@@ -167,6 +182,10 @@ impl Plan {
         if !self.data.history.is_zero() {
             let least = if spins { 5 } else { 2 };
             self.data.history = self.data.history.max(least * SECOND);
+            if self.network.latency > LONG_LATENCY {
+                let reads = self.network.latency * 2 * READ_ROUND_TRIPS * u32::from(self.cluster.tablets);
+                self.data.history = self.data.history.max(rounded(reads));
+            }
         }
         // If each lost segment ends a leadership, no leader stays long enough to evict a follower.
         if self.cluster.raft_heartbeat * 3 < RETRANSMITTED_WITHIN {
@@ -304,6 +323,19 @@ mod tests {
         let sets: BTreeSet<_> = (0..20).map(|seed| kinds(plan(seed))).collect();
         assert!(sets.len() > 15, "only {} different subsets", sets.len());
         assert_eq!(plan(7), plan(7));
+    }
+
+    #[test]
+    fn history_outlasts_the_reads_of_slow_networks() {
+        let plan = Plan::generate(61_302_095, FaultProfile::Crash, PlanSize::Smoke);
+        assert!(plan.network.latency > 100 * MS, "{plan}");
+        assert!(plan.data.history > plan.network.latency * 60, "{plan}");
+    }
+
+    #[test]
+    fn memory_fits_the_tablets() {
+        let plan = Plan::generate(3024, FaultProfile::Swarm, PlanSize::Smoke);
+        assert_eq!(plan.cluster.memory, 2 << 20, "{plan}");
     }
 
     #[test]
