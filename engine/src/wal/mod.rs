@@ -91,6 +91,9 @@ pub struct Wal {
     last_op: OpId,
     /// Offset up to which the last segment is known to be durable.
     synced: u64,
+    /// True from the truncation of a failed append until the next sync: a power cut may bring the partial batch back.
+    /// At the end of the log that is a torn tail; a finished segment must not have one.
+    undone: bool,
     /// The error that ended the use of this log.
     failed: Option<Error>,
     buffer: Vec<u8>,
@@ -130,6 +133,7 @@ impl Wal {
             marks: VecDeque::new(),
             voids: Truncations::default(),
             last_op: base,
+            undone: false,
             failed: None,
             buffer: Vec::new(),
             tracked: TrackedBytes::default(),
@@ -157,6 +161,7 @@ impl Wal {
             dir: dir.to_string(),
             config,
             voids: recovered.voids,
+            undone: false,
             failed: None,
             buffer: Vec::new(),
             tracked: TrackedBytes::default(),
@@ -209,12 +214,13 @@ impl Wal {
     pub fn sync(&mut self) -> Result<()> {
         self.check_usable()?;
         let active = self.segments.back().expect("a log has a segment");
-        if self.synced == active.bytes {
+        if self.synced == active.bytes && !self.undone {
             return Ok(());
         }
         match active.file.sync() {
             Ok(()) => {
                 self.synced = active.bytes;
+                self.undone = false;
                 Ok(())
             }
             Err(error) => Err(self.fail("sync", &error)),
@@ -451,7 +457,10 @@ impl Wal {
     fn undo_failed_append(&mut self, cause: &io::Error) -> Error {
         let active = self.segments.back().expect("a log has a segment");
         match active.file.truncate(active.bytes) {
-            Ok(()) => Error::io(format_args!("append to the log in {}", self.dir), cause),
+            Ok(()) => {
+                self.undone = true;
+                Error::io(format_args!("append to the log in {}", self.dir), cause)
+            }
             Err(error) => self.fail("undo a failed append to", &error),
         }
     }

@@ -4,7 +4,7 @@ use bytes::Bytes;
 use proptest::prelude::*;
 
 use super::*;
-use crate::disk::mem::MemDisk;
+use crate::disk::mem::{DiskOpKind, MemDisk};
 use crate::error::ErrorKind;
 use crate::time::Timestamp;
 
@@ -228,6 +228,27 @@ fn a_log_stays_usable_after_a_failed_append() {
     disk.crash();
     let (_, entries) = reopen(&disk).unwrap();
     assert_eq!(entries, (1..=8).map(|index| replicate(op(1, index))).collect::<Vec<_>>());
+}
+
+#[test]
+fn a_power_cut_keeps_nothing_of_a_failed_append_in_a_finished_segment() {
+    let config = WalConfig { segment_bytes_max: 600, ..CONFIG };
+    for seed in 0..64 {
+        let disk = MemDisk::new(seed);
+        let mut wal = Wal::create(Arc::new(disk.clone()), DIR, config).unwrap();
+        wal.append(&[replicate(op(1, 1))]).unwrap();
+        wal.sync().unwrap();
+        disk.fail_nth(DiskOpKind::Append, 1, ENOSPC);
+        wal.append(&[replicate(op(1, 2)), replicate(op(1, 3))]).unwrap_err();
+        // This one needs a segment of its own.
+        let entries: Vec<LogEntry> = (2..=5).map(|index| replicate(op(1, index))).collect();
+        wal.append(&entries).unwrap();
+        wal.sync().unwrap();
+        disk.scatter_unsynced();
+        disk.crash();
+        let (_, found) = reopen(&disk).unwrap_or_else(|error| panic!("disk {seed}: {error}"));
+        assert_eq!(found[1..], entries, "disk {seed}");
+    }
 }
 
 #[test]
