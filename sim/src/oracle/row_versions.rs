@@ -8,13 +8,12 @@
 //!
 //! Row by row, the acknowledged writes are replayed in the order of their timestamps, and each snapshot read, diff
 //! scan and row outcome is compared at its place. A write of unknown outcome may take effect at any later place, once,
-//! or never. All possible states are tracked, so that what one read has shown holds for every later one. When no state
-//! is left, the last reply contradicts the earlier ones.
+//! or never. A search looks for a history that explains all replies: first without such writes, then with the fewest, at
+//! the latest place. When there is none, the reply that no history gets past contradicts the earlier ones.
 //!
 //! The last read of a row, after the faults, shows if an acknowledged write was lost: see [`super::durability`].
 
-use std::cell::Cell;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, VecDeque};
 
 use super::row_history::{RowEvent, RowEventKind, RowKey};
 use super::row_semantics;
@@ -26,10 +25,8 @@ const NAME: &str = "versions";
 
 /// With more unknown writes than this, a row counts as undecided.
 const UNKNOWN_MAX: usize = 128;
-/// Most hypotheses of a row that are followed. Of more, those in which the fewest unknown writes happened stay: if one
-/// of them explains all replies, the row is correct, and if none does, the row counts as undecided.
-const STATES_MAX: usize = 20_000;
-const STATES_LEFT: usize = 2_000;
+/// Most hypotheses of a row that are tried. A row that needs more counts as undecided.
+const HYPOTHESES_MAX: usize = 200_000;
 
 /// Checks every row.
 pub fn check(rows: &BTreeMap<RowKey, Vec<RowEvent>>, report: &mut OracleReport) {
@@ -39,10 +36,10 @@ pub fn check(rows: &BTreeMap<RowKey, Vec<RowEvent>>, report: &mut OracleReport) 
             report.undecided += 1;
             continue;
         }
-        match timeline.replay() {
-            Ok(checked) => report.checked += checked,
-            Err(_) if timeline.is_incomplete.get() => report.undecided += 1,
-            Err(row_event) => {
+        match Search::of(&timeline).run() {
+            Verdict::Explained => report.checked += timeline.replies(),
+            Verdict::Undecided => report.undecided += 1,
+            Verdict::Contradicted(row_event) => {
                 let what = "this answer contradicts the row's versions at its timestamp";
                 report.add(Violation::of_row(NAME, *key, what, row_events, row_event.operation));
             }
@@ -51,12 +48,12 @@ pub fn check(rows: &BTreeMap<RowKey, Vec<RowEvent>>, report: &mut OracleReport) 
 }
 
 /// One possible history of a row so far.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone)]
 struct VersionHypothesis {
     state: RowState,
     /// The unknown writes that have happened, a bit each.
     used: u128,
-    /// The timestamp of the last change is not below this.
+    /// The last change was not before this: 0 or the beginning of a diff scan's window.
     changed: HybridStamp,
     /// Presence of the row at the start of each diff scan's window, a bit each.
     there: u64,
@@ -70,12 +67,16 @@ enum Event<'a> {
     Write(&'a RowEvent<'a>),
 }
 
+/// The events of one timestamp.
+struct Step<'a> {
+    at: HybridStamp,
+    events: Vec<Event<'a>>,
+}
+
 struct Timeline<'a> {
-    events: Vec<(HybridStamp, Event<'a>)>,
+    steps: Vec<Step<'a>>,
     unknown: Vec<&'a RowEvent<'a>>,
     marks: BTreeMap<HybridStamp, u32>,
-    /// True once hypotheses were left out, as there were too many.
-    is_incomplete: Cell<bool>,
 }
 
 impl<'a> Timeline<'a> {
@@ -105,88 +106,44 @@ impl<'a> Timeline<'a> {
             }
         }
         events.sort_unstable_by_key(|(at, rank, order, _)| (*at, *rank, *order));
-        let events = events.into_iter().map(|(at, _, _, event)| (at, event)).collect();
+        let mut steps: Vec<Step> = Vec::new();
+        for (at, _, _, event) in events {
+            match steps.last_mut().filter(|step| step.at == at) {
+                Some(step) => step.events.push(event),
+                None => steps.push(Step { at, events: vec![event] }),
+            }
+        }
         let unknown = row_events.iter().filter(|row_event| row_event.what.is_unknown_write()).collect();
-        Timeline { events, unknown, marks, is_incomplete: Cell::new(false) }
+        Timeline { steps, unknown, marks }
     }
 
-    /// Replays the row; returns the number of replies checked, or the reply at which no hypothesis was left.
-    fn replay(&self) -> Result<u64, &'a RowEvent<'a>> {
-        let mut hypotheses = vec![VersionHypothesis { state: None, used: 0, changed: 0, there: 0 }];
-        let (mut checked, mut last) = (0, 0);
-        for (at, event) in &self.events {
-            if *at > last {
-                hypotheses = self.branch_on_unknown(hypotheses, last, *at);
-                last = *at;
-            }
-            let row_event = match event {
-                Event::Mark(number) => {
-                    hypotheses.iter_mut().for_each(|hypothesis| hypothesis.mark(*number));
-                    continue;
-                }
-                Event::Read(row_event) => {
-                    hypotheses.retain(|hypothesis| self.gives(hypothesis, row_event));
-                    row_event
-                }
-                Event::Write(row_event) => {
-                    hypotheses.retain_mut(|hypothesis| hypothesis.write(row_event, *at));
-                    row_event
-                }
-            };
-            if hypotheses.is_empty() {
-                return Err(row_event);
-            }
-            checked += 1;
-        }
-        Ok(checked)
+    /// Returns the number of replies.
+    fn replies(&self) -> u64 {
+        let events = self.steps.iter().flat_map(|step| &step.events);
+        events.filter(|event| !matches!(event, Event::Mark(_))).count() as u64
     }
 
-    /// Adds the hypotheses in which unknown writes happen before `to`, except those whose client had already seen more.
-    fn branch_on_unknown(
+    /// Returns the last beginning of a diff scan's window up to a change: when it came since then makes no difference.
+    fn window_of(&self, changed: HybridStamp) -> HybridStamp {
+        self.marks.range(..=changed).next_back().map_or(0, |(from, _)| *from)
+    }
+
+    /// Returns the hypothesis after an event, if the event has the reply there that it had.
+    fn after(
         &self,
-        hypotheses: Vec<VersionHypothesis>,
-        from: HybridStamp,
-        to: HybridStamp,
-    ) -> Vec<VersionHypothesis> {
-        if self.unknown.is_empty() {
-            return hypotheses;
-        }
-        let mut fresh = VecDeque::from(hypotheses.clone());
-        // Hypotheses that became equal are merged.
-        let mut hypotheses = BTreeSet::from_iter(hypotheses);
-        while let Some(hypothesis) = fresh.pop_front() {
-            for (number, row_event) in self.unknown.iter().enumerate() {
-                // Its timestamp is above what its client had seen, and below `to`.
-                if hypothesis.used & (1 << number) != 0 || row_event.after.saturating_add(1) >= to {
-                    continue;
-                }
-                let RowEventKind::Write { row, .. } = &row_event.what else { continue };
-                let Some(state) = row_semantics::apply(&hypothesis.state, row).change else { continue };
-                let used = hypothesis.used | 1 << number;
-                let next = VersionHypothesis {
-                    state,
-                    used,
-                    changed: from.max(row_event.after + 1),
-                    there: hypothesis.there,
-                };
-                if hypotheses.insert(next.clone()) {
-                    fresh.push_back(next);
-                }
+        mut hypothesis: VersionHypothesis,
+        event: &Event,
+        at: HybridStamp,
+    ) -> Option<VersionHypothesis> {
+        let is_right = match event {
+            Event::Mark(number) => {
+                hypothesis.mark(*number);
+                true
             }
-            if hypotheses.len() > STATES_MAX {
-                return self.simplest(hypotheses);
-            }
-        }
-        hypotheses.into_iter().collect()
-    }
-
-    /// Leaves out hypotheses but those in which the fewest unknown writes happened.
-    fn simplest(&self, hypotheses: BTreeSet<VersionHypothesis>) -> Vec<VersionHypothesis> {
-        self.is_incomplete.set(true);
-        let mut left: Vec<VersionHypothesis> = hypotheses.into_iter().collect();
-        left.sort_by_key(|hypothesis| hypothesis.used.count_ones());
-        left.truncate(STATES_LEFT);
-        left
+            Event::Read(row_event) => self.gives(&hypothesis, row_event),
+            Event::Write(row_event) => hypothesis.write(row_event, self.window_of(at)),
+        };
+        is_right.then_some(hypothesis)
     }
 
     /// Returns true if this read would return in that hypothesis what it returned.
@@ -210,12 +167,13 @@ impl VersionHypothesis {
         }
     }
 
-    /// Applies an acknowledged write; returns true if it has the outcome here that it had.
-    fn write(&mut self, row_event: &RowEvent, at: HybridStamp) -> bool {
+    /// Applies an acknowledged write of the window that begins at `window`; returns true if it has the outcome here that
+    /// it had.
+    fn write(&mut self, row_event: &RowEvent, window: HybridStamp) -> bool {
         let RowEventKind::Write { row, answer: Some((_, outcome)) } = &row_event.what else { return true };
         let effect = row_semantics::apply(&self.state, row);
         if let Some(state) = effect.change {
-            (self.state, self.changed) = (state, at);
+            (self.state, self.changed) = (state, window);
         }
         effect.outcome == *outcome
     }
@@ -228,6 +186,149 @@ impl VersionHypothesis {
             Some(None) => changed && self.state.is_none(),
             // A row that came and went within the window need not be reported.
             None => !changed || (self.state.is_none() && was_there != Some(true)),
+        }
+    }
+}
+
+/// Hypotheses that were tried at one place. One with the same state whose unknown writes are among those of another
+/// implies it: whatever may follow the other may follow it.
+#[derive(Default)]
+struct TriedHypotheses(BTreeMap<(RowState, HybridStamp, u64), Vec<u128>>);
+
+impl TriedHypotheses {
+    /// Adds a hypothesis; returns false if one that was tried implies it.
+    fn insert(&mut self, added: &VersionHypothesis) -> bool {
+        let sets = self.0.entry((added.state.clone(), added.changed, added.there)).or_default();
+        if sets.iter().any(|used| used & added.used == *used) {
+            return false;
+        }
+        sets.retain(|used| used & added.used != added.used);
+        sets.push(added.used);
+        true
+    }
+}
+
+enum Verdict<'a> {
+    Explained,
+    /// There were too many hypotheses.
+    Undecided,
+    /// The last reply that a history reached, and none got past.
+    Contradicted(&'a RowEvent<'a>),
+}
+
+/// The place before a step, at which unknown writes may have happened.
+struct Place {
+    /// Hypotheses yet to be tried, those with the fewest unknown writes first.
+    fresh: VecDeque<VersionHypothesis>,
+    /// Hypotheses that were tried; those with one more unknown write come next.
+    tried: VecDeque<VersionHypothesis>,
+}
+
+impl Place {
+    fn of(hypothesis: VersionHypothesis) -> Place {
+        Place { fresh: VecDeque::from([hypothesis]), tried: VecDeque::new() }
+    }
+}
+
+/// A search for a history that explains all replies of a row, depth first.
+struct Search<'t, 'a> {
+    timeline: &'t Timeline<'a>,
+    /// By step, hypotheses before it. Whatever is found here again has failed.
+    tried: Vec<TriedHypotheses>,
+    /// Hypotheses that may still be tried.
+    left: usize,
+    /// The furthest step and event that a hypothesis failed at.
+    failed: (usize, usize),
+}
+
+impl<'t, 'a> Search<'t, 'a> {
+    fn of(timeline: &'t Timeline<'a>) -> Search<'t, 'a> {
+        let tried = std::iter::repeat_with(TriedHypotheses::default).take(timeline.steps.len()).collect();
+        Search { timeline, tried, left: HYPOTHESES_MAX, failed: (0, 0) }
+    }
+
+    fn run(mut self) -> Verdict<'a> {
+        let timeline = self.timeline;
+        let start = VersionHypothesis { state: None, used: 0, changed: 0, there: 0 };
+        let mut places = vec![Place::of(start)];
+        while let Some(mut place) = places.pop() {
+            let number = places.len();
+            let Some(step) = timeline.steps.get(number) else { return Verdict::Explained };
+            if self.left == 0 {
+                return Verdict::Undecided;
+            }
+            let Some(hypothesis) = self.next(&mut place, number) else { continue };
+            places.push(place);
+            if let Some(after) = self.replay(hypothesis, number, step) {
+                places.push(Place::of(after));
+            }
+        }
+        let (step, event) = self.failed;
+        match timeline.steps[step].events[event] {
+            Event::Read(row_event) | Event::Write(row_event) => Verdict::Contradicted(row_event),
+            Event::Mark(_) => Verdict::Undecided,
+        }
+    }
+
+    /// Returns the next hypothesis to try before a step.
+    fn next(&mut self, place: &mut Place, number: usize) -> Option<VersionHypothesis> {
+        while place.fresh.is_empty() {
+            let tried = place.tried.pop_front()?;
+            self.branch_on_unknown(&tried, number, &mut place.fresh);
+        }
+        let hypothesis = place.fresh.pop_front()?;
+        if !self.timeline.unknown.is_empty() {
+            place.tried.push_back(hypothesis.clone());
+        }
+        Some(hypothesis)
+    }
+
+    /// Returns the hypothesis after the events of a step, unless it fails there or would fail later.
+    fn replay(
+        &mut self,
+        mut hypothesis: VersionHypothesis,
+        number: usize,
+        step: &Step<'a>,
+    ) -> Option<VersionHypothesis> {
+        for (event_number, event) in step.events.iter().enumerate() {
+            let Some(after) = self.timeline.after(hypothesis, event, step.at) else {
+                self.failed = self.failed.max((number, event_number));
+                return None;
+            };
+            hypothesis = after;
+        }
+        let is_new = self.tried.get_mut(number + 1).is_none_or(|tried| tried.insert(&hypothesis));
+        is_new.then_some(hypothesis)
+    }
+
+    /// Adds the hypotheses in which one more unknown write happens before a step, except those whose client had already
+    /// seen more.
+    fn branch_on_unknown(
+        &mut self,
+        hypothesis: &VersionHypothesis,
+        number: usize,
+        fresh: &mut VecDeque<VersionHypothesis>,
+    ) {
+        let timeline = self.timeline;
+        let from = number.checked_sub(1).map_or(0, |before| timeline.steps[before].at);
+        for (bit, row_event) in timeline.unknown.iter().enumerate() {
+            // Its timestamp is above what its client had seen, and below that of the step.
+            let is_later = row_event.after.saturating_add(1) >= timeline.steps[number].at;
+            if hypothesis.used & (1 << bit) != 0 || is_later {
+                continue;
+            }
+            let RowEventKind::Write { row, .. } = &row_event.what else { continue };
+            let Some(state) = row_semantics::apply(&hypothesis.state, row).change else { continue };
+            let next = VersionHypothesis {
+                state,
+                used: hypothesis.used | 1 << bit,
+                changed: timeline.window_of(from.max(row_event.after + 1)),
+                there: hypothesis.there,
+            };
+            if self.left > 0 && self.tried[number].insert(&next) {
+                self.left -= 1;
+                fresh.push_back(next);
+            }
         }
     }
 }
