@@ -101,7 +101,8 @@ fn usage(host: Host, server: &TabletServer, tasks: BTreeMap<&'static str, u64>) 
     let replicas = server.tablets.all().into_iter().filter_map(|entry| entry.running().ok());
     let live: Vec<ReplicaHandle> = replicas.filter(|replica| !replica.is_stopped()).collect();
     let sum_live = |part: fn(&Tablet) -> u64| live.iter().map(|replica| part(replica.tablet())).sum::<u64>();
-    // A member that no leader knows any more learns of no commit.
+    // A member that no leader knows any more learns of no commit: what it has received stays pending.
+    let is_forgotten = live.iter().any(|replica| replica.status().leader.is_none());
     let leading = live.iter().filter(|replica| replica.status().role == Role::Leader);
     let leading: Vec<&ReplicaHandle> = leading.collect();
     ServerUsage {
@@ -116,7 +117,7 @@ fn usage(host: Host, server: &TabletServer, tasks: BTreeMap<&'static str, u64>) 
         copies_served: server.copy_service().map_or(0, |service| service.session_count() as u64),
         copies_made: server.copies.count() as u64,
         messages: bytes("calls") + bytes("answers"),
-        operations: bytes("operations"),
+        operations: if is_forgotten { 0 } else { bytes("operations") },
         maintenance: bytes("maintenance"),
     }
 }

@@ -149,6 +149,7 @@ impl Causes {
             Aborted | Invalid if message.contains("meanwhile") || message.contains("just now") => alters,
             Invalid if message.contains("ancient history mark") => self.forgets_history,
             NotFound if message.contains("no backup to build on") => true,
+            NotFound if message.ends_with("was dropped") => self.drops_tablets || self.alters_model_tables,
             // A scan of the backup begins after a column was dropped.
             Invalid if message.contains(NO_SUCH_COLUMNS) => self.drops_columns || self.alters_model_tables,
             // It has another name by now, or lacks a column or a tablet.
@@ -311,6 +312,9 @@ mod tests {
         assert_eq!(judged_beside(&[ClientOp::AddColumn { table: 0, column: 3 }], &changed, &[]), 0);
         assert_eq!(judged(&backup(Error::not_found("no backup to build on")), &[]), 0);
         assert_eq!(judged(&backup(Error::corrupt("a part has too few rows")), &[]), 1);
+        let dropped = backup(Error::not_found("tablet a of table t0 was dropped"));
+        assert_eq!(judged(&dropped, &[]), 1);
+        assert_eq!(judged_beside(&[ClientOp::DropRange { table: 0, range: 1 }], &dropped, &[]), 0);
         let full = Error::io("write part", &std::io::ErrorKind::StorageFull.into());
         assert_eq!(judged(&backup(full), &[]), 1, "no disk of a client fails");
     }

@@ -52,7 +52,7 @@ const LONG_LATENCY: Duration = Duration::from_millis(10);
 const CHECK_ROUND_TRIPS: u32 = 400;
 const READ_ROUND_TRIPS: u32 = 8;
 /// Tablets whose next rows and open files fit in a MiB of memory, if all of them are at one server.
-const TABLETS_PER_MIB: u64 = 24;
+const TABLETS_PER_MIB: u64 = 16;
 /// Time within which a segment that was lost once arrives.
 const RETRANSMITTED_WITHIN: Duration = Duration::from_millis(400);
 
