@@ -114,7 +114,9 @@ impl GroupTrial {
     /// Lets the leader serve the newest snapshot that it can, and another server lead at once. Clocks differ by more
     /// than the time in between, and no other server has to know that snapshot.
     fn supplant(&mut self, server: usize) -> Result<()> {
-        let Some(leader) = self.leader().filter(|leader| *leader != server) else { return Ok(()) };
+        // What a rotten leader cannot read says nothing about the other server.
+        let sound = |leader: &usize| *leader != server && !self.servers[*leader].rotten;
+        let Some(leader) = self.leader().filter(sound) else { return Ok(()) };
         let at = Timestamp::from_micros(self.now.as_micros() as u64);
         self.step(leader, ReplicaEvent::WantSnapshot { at });
         self.take_turns()?;
