@@ -39,8 +39,8 @@ impl HostingTrial {
                 return self.delete_all();
             }
             self.repair();
-            // With a leader that commits, an operator replaces what has failed.
-            if round % PATIENCE == PATIENCE - 1 && !self.is_led() {
+            // With a leader that commits, an operator replaces what has failed, unless a rotten member is to go first.
+            if round % PATIENCE == PATIENCE - 1 && !(self.is_led() && self.has_no_rotten_member()) {
                 self.restart_failed();
             }
         }
@@ -110,6 +110,11 @@ impl HostingTrial {
         let runs = |at: usize| config.is_voter(self.ids[at]) && self.replica(at).is_some();
         let running = (0..SERVERS).filter(|at| runs(*at)).count();
         status.committed == status.last && running > config.voter_count() / 2
+    }
+
+    /// Returns true if no member's replica is rotten.
+    fn has_no_rotten_member(&self) -> bool {
+        self.leader_at_rest().is_none_or(|(_, status)| self.rotten_member(&status.committed_config).is_none())
     }
 
     /// Deletes the tablet at every server; nothing of it may stay.
