@@ -22,7 +22,6 @@ use nyala_client::{FlushMode, ReadMode, ScanSpec, SessionConfig, Table};
 
 use super::client_actor::{ClientActor, answer_of};
 use super::own_columns::{OwnColumn, OwnRange, OwnedSchema};
-use super::scans::spec;
 use super::{Workload, row_encoding, tables};
 use crate::history::{
     CallOutcome, ClientNo, ClientRequest, HybridStamp, RowOpKind, ScanMode, ScanRequest, TableNo,
@@ -266,7 +265,7 @@ impl Workload {
             columns: Some(names.map(str::to_string).collect()),
             keys: row_encoding::keys_of(table.schema(), low, low + KEYS_EACH),
             read_mode: ReadMode::AtSnapshot(Some(at)),
-            ..spec()
+            ..self.whole_spec()
         };
         let mut seen: BTreeMap<i64, Vec<Option<i64>>> = BTreeMap::new();
         let mut scanner = table.scan(spec)?;
@@ -311,8 +310,8 @@ impl Workload {
             view: WHOLE,
         };
         let read_mode = ReadMode::AtSnapshot(Some(at));
-        let spec =
-            ScanSpec { keys: row_encoding::keys_of(table.schema(), keys.0, keys.1), read_mode, ..spec() };
+        let keys = row_encoding::keys_of(table.schema(), keys.0, keys.1);
+        let spec = ScanSpec { keys, read_mode, ..self.whole_spec() };
         let read = self.read(table, scan, spec, None).await?;
         let value =
             |row: &Option<Vec<Option<i64>>>| row.as_ref().and_then(|row| row.first().copied().flatten());

@@ -8,7 +8,6 @@ use nyala_client::{ReadMode, ScanSpec, Table};
 use nyala_common::env::Env;
 
 use super::recovery_checks::RECOVERY_CLIENT;
-use super::scans::spec;
 use super::{Workload, nanos, row_encoding, tables, until};
 use crate::history::{CallOutcome, ClientRequest, HybridStamp, RowResult, ScanMode, ScanRequest, TableNo};
 use crate::projection::WHOLE;
@@ -84,7 +83,7 @@ impl Workload {
             diff_from,
             fault_tolerant: ordered,
             any_replica,
-            ..spec()
+            ..self.whole_spec()
         };
         let after = table.client().observed_timestamp().unwrap_or_default();
         let call = self.history().invoke(RECOVERY_CLIENT, nanos(env), after, ClientRequest::Scan(scan));

@@ -99,9 +99,12 @@ impl Workload {
         until(env, left(), async || {
             let at = self.final_reads(env, client);
             self.read_then(env, &table, number, None, at, false).await?;
-            self.read_then(env, &table, number, None, at, false).await?;
+            self.read_then(env, &table, number, None, at, false).await
+        })
+        .await?;
+        until(env, left(), async || {
             let fresh = client.open_table(&name).await?;
-            self.check_owned(&fresh, number, at).await
+            self.check_owned(&fresh, number, self.final_reads(env, client)).await
         })
         .await?;
         self.read_past(env, &table, number, left()).await?;

@@ -25,6 +25,10 @@ use sim_plan::client_ops::{ReadMode as PlanReadMode, ReplicaChoice};
 /// Batch size in bytes, small, so that faults hit running scans.
 const BATCH_BYTES: u32 = 1024;
 
+/// Batch size where a round trip is long: a snapshot must be read before its history is dropped.
+const LARGE_BATCH_BYTES: u32 = 64 << 10;
+const LONG_WAY: Duration = Duration::from_millis(10);
+
 /// A row or two.
 const SLOW_BATCH_BYTES: u32 = 100;
 
@@ -206,6 +210,13 @@ pub(super) fn spec() -> ScanSpec {
 }
 
 impl Workload {
+    /// Returns settings of a scan that reads a whole table after the faults.
+    pub(super) fn whole_spec(&self) -> ScanSpec {
+        let network = &self.plan().network;
+        let is_slow = network.latency + network.jitter > LONG_WAY;
+        ScanSpec { batch_bytes: if is_slow { LARGE_BATCH_BYTES } else { BATCH_BYTES }, ..spec() }
+    }
+
     /// Returns the mode in which oracles check a leader's READ_LATEST scan.
     pub(super) fn mode_of_latest(&self) -> ScanMode {
         let plan = self.plan();

@@ -1,7 +1,7 @@
 //! Corrections that keep acknowledged writes recoverable.
 
 use crate::client_ops::ClientOp;
-use crate::faults::{DiskEffect, FaultKind};
+use crate::faults::{DiskEffect, FaultKind, TimedFault};
 use crate::host::Host;
 use crate::plan::Plan;
 
@@ -12,7 +12,17 @@ impl Plan {
         if self.faults.iter().any(|fault| fault.kind.kind().loses_durable_data()) {
             self.replace_with_step_down(|op| matches!(op, ClientOp::Evict { .. }));
         }
+        self.spare_changing_masters();
         self.confine_failures_to_damaged_server();
+    }
+
+    /// Leaves masters sound that clients remove and add again. A master whose catalog cannot be opened ends at once: it
+    /// cannot be added until an operator has removed its files.
+    fn spare_changing_masters(&mut self) {
+        if self.changes_masters() {
+            let rots = |fault: &TimedFault| fault.kind.kind().disk_effect() == DiskEffect::SilentCorruption;
+            self.faults.retain(|fault| !matches!(fault.target, Host::Master(_)) || !rots(fault));
+        }
     }
 
     /// Moves disk failures of tablet servers to the server that loses durable data, if there is one.
