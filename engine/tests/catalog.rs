@@ -256,6 +256,7 @@ impl World {
             state,
             data,
             consensus: Some(ConsensusState { term, leader, config_index, peers }),
+            config_term: number("config-term"),
             health,
             error: option(words, "error"),
             schema_version: number("version").map(|version| version as u32),

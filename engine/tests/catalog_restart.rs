@@ -274,6 +274,7 @@ impl World {
             state: ReplicaState::Running,
             data: ReportedDataState::Ready,
             consensus: Some(consensus(tablet)),
+            config_term: None,
             error: None,
             schema_version: Some(*version),
             stats: None,

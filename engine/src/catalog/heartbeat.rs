@@ -64,6 +64,8 @@ pub struct ReportedTablet {
     pub state: ReplicaState,
     pub data: ReportedDataState,
     pub consensus: Option<ConsensusState>,
+    /// Term of the operation of its configuration, if the replica knows it.
+    pub config_term: Option<i64>,
     /// Reason for its failure.
     pub error: Option<String>,
     pub schema_version: Option<u32>,

@@ -288,6 +288,15 @@ impl Tablet {
         }
     }
 
+    /// Returns the term of its configuration's operation, if a replica has told it since this master leads.
+    fn config_term(&self) -> Option<i64> {
+        let index = self.record.consensus.config_index;
+        let has = |replica: &&ReportedTablet| {
+            replica.consensus.as_ref().is_some_and(|consensus| consensus.config_index == index)
+        };
+        self.replicas.values().filter(has).find_map(|replica| replica.config_term)
+    }
+
     /// Returns true if it runs with its initial members, each of which may still create its first replica.
     ///
     /// A server without a replica has never had one then: it deletes permanently only what is deleted in the catalog,

@@ -69,8 +69,10 @@ pub enum TserverCall {
     DeleteTablet {
         reason: String,
         tombstone: bool,
-        /// A replica whose committed configuration has a higher index than this rejects the request.
+        /// A replica whose newest configuration has a higher index than this rejects the request.
         config_index_max: Option<i64>,
+        /// Term of the operation of that index, if known. A configuration of an older term is void at higher indexes.
+        config_term: Option<i64>,
     },
     /// Change the tablet's configuration if the committed one still has this index.
     ChangeConfig {

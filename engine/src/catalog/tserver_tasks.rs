@@ -98,12 +98,14 @@ impl Catalog {
             }
             TaskKind::Delete if !tablet.state.is_live() => {
                 let reason = tablet.message.clone();
-                Some(TserverCall::DeleteTablet { reason, tombstone: false, config_index_max: None })
+                let (config_index_max, config_term) = (None, None);
+                Some(TserverCall::DeleteTablet { reason, tombstone: false, config_index_max, config_term })
             }
             TaskKind::Remove if tablet.state.is_live() && !tablet.consensus.has(task.server) => {
                 let index = tablet.consensus.config_index;
                 let reason = format!("the tablet's configuration {index} does not name this server");
-                Some(TserverCall::DeleteTablet { reason, tombstone: true, config_index_max: Some(index) })
+                let (config_index_max, config_term) = (Some(index), entry.config_term());
+                Some(TserverCall::DeleteTablet { reason, tombstone: true, config_index_max, config_term })
             }
             TaskKind::ChangeConfig => {
                 let (config_index, change) = self.tasks.change(&task)?.clone();

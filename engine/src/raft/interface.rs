@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::config::{ConfigChange, MemberKind, Peer, RaftConfig};
+use super::config::{ConfigChange, ConfigPosition, MemberKind, Peer, RaftConfig};
 use super::consensus_meta::ConsensusMeta;
 use crate::error::Result;
 use crate::ids::{OpId, PeerId, TabletId, Term};
@@ -312,6 +312,9 @@ pub struct RaftStatus {
     pub leader: Option<PeerId>,
     pub committed_config: RaftConfig,
     pub pending_config: Option<RaftConfig>,
+    /// Positions of the committed configuration and of the one in force.
+    pub committed_position: ConfigPosition,
+    pub active_position: ConfigPosition,
     pub committed: OpId,
     pub last: OpId,
     /// No operation at or below it will be added.

@@ -52,7 +52,7 @@ mod transfer;
 pub mod vote;
 mod vote_tally;
 
-pub use config::{ConfigChange, ConfigChangePart, MemberKind, Peer, RaftConfig};
+pub use config::{ConfigChange, ConfigChangePart, ConfigPosition, MemberKind, Peer, RaftConfig};
 pub use consensus_meta::ConsensusMeta;
 pub use hibernation::Hibernation;
 pub use interface::{

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Raft, RaftStatus, ReplicationBacklog, Role, RoleState};
+use super::{ConfigPosition, Raft, RaftConfig, RaftStatus, ReplicationBacklog, Role, RoleState};
 use crate::time::ClockReading;
 
 impl Raft {
@@ -23,12 +23,18 @@ impl Raft {
             peers = leader.peers.values().map(status).collect();
             transferring = leader.transfer.is_some();
         }
+        let position = |config: &RaftConfig| {
+            let term = config.opid_index.and_then(|index| self.log.term_at(index));
+            ConfigPosition { index: config.kudu_index(), term }
+        };
         RaftStatus {
             role: self.role(),
             term: self.meta.term,
             leader: self.leader,
             committed_config: self.meta.committed.clone(),
             pending_config: self.pending_configs.back().map(|(_, config)| config.clone()),
+            committed_position: position(&self.meta.committed),
+            active_position: position(self.active_config()),
             committed: self.committed,
             last: self.log.last(),
             safe_time: self.safe_time(),

@@ -16,6 +16,7 @@ use super::dirs::{WAL_DIR, remove_dir, wal_dir};
 use crate::disk::Disk;
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::{OpId, TabletId};
+use crate::raft::ConfigPosition;
 use crate::tablet::flush::{DATA_DIR, data_dir};
 use crate::tablet::superblock::{DataState, Superblock};
 use crate::wal::Wal;
@@ -41,13 +42,17 @@ pub fn tombstone(wal: &dyn Disk, data: &dyn Disk, tablet: TabletId, last_op: Opt
     remove_data(wal, data, tablet)
 }
 
-/// Returns true if a replica may be deleted by an order based on the configuration with index `cas`, if it names one. A
+/// Returns true if a replica may be deleted by an order based on the committed configuration `cas`, if it names one. A
 /// replica with a newer configuration may be needed in it. Uncommitted configurations count: a learner that has
-/// acknowledged one is promoted on that. Indexes as Kudu writes them, -1 for the initial configuration.
+/// acknowledged one is promoted on that.
+///
+/// A configuration of an older term than a committed one before it will never be committed: terms only rise in a log,
+/// and all later leaders have the committed one (Raft §5.4). A deposed leader may have appended it.
 ///
 /// Spec: TabletCopy.tla Tombstone.
-pub fn may_delete(known: i64, cas: Option<i64>) -> bool {
-    cas.is_none_or(|newest| known <= newest)
+pub fn may_delete(known: ConfigPosition, cas: Option<ConfigPosition>) -> bool {
+    let is_void = |cas: ConfigPosition| known.term.zip(cas.term).is_some_and(|(known, cas)| known < cas);
+    cas.is_none_or(|cas| known.index <= cas.index || is_void(cas))
 }
 
 /// Removes all data of a replica or a tombstone. No task may be using it. `NotFound` if there is none; a repetition
@@ -131,4 +136,20 @@ fn orphan_dirs(disk: &dyn Disk, dir: &str, known: &[TabletId]) -> Result<Vec<Tab
     };
     let tablets = names.iter().filter_map(|name| name.parse().ok());
     Ok(tablets.filter(|tablet| !known.contains(tablet)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_order_deletes_what_knows_nothing_newer() {
+        let at = |index, term| ConfigPosition { index, term: Some(term) };
+        let order = Some(at(37, 2));
+        assert!(may_delete(at(37, 2), order) && may_delete(at(-1, 0), order) && may_delete(at(39, 2), None));
+        assert!(!may_delete(at(39, 2), order), "it may be committed");
+        assert!(may_delete(at(39, 1), order), "the leader of term 1 was deposed before");
+        assert!(!may_delete(at(39, 1), Some(ConfigPosition::at(37))), "the term is not known");
+        assert!(!may_delete(ConfigPosition::at(39), order));
+    }
 }

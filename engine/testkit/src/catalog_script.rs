@@ -242,8 +242,9 @@ pub fn show_call(call: &TserverCall) -> String {
             format!("({}, version {version}, {table_name:?})", schema.columns().len())
         }
         TserverCall::DeleteTablet { reason, tombstone: false, .. } => format!("({reason})"),
-        TserverCall::DeleteTablet { config_index_max, .. } => {
-            format!("(tombstone, index at most {})", config_index_max.expect("guarded"))
+        TserverCall::DeleteTablet { config_index_max, config_term, .. } => {
+            let term = config_term.map_or(String::new(), |term| format!(" of term {term}"));
+            format!("(tombstone, index at most {}{term})", config_index_max.expect("guarded"))
         }
         TserverCall::ChangeConfig { config_index, change } => {
             format!("({change}, if the index is {config_index})")

@@ -19,7 +19,7 @@ use engine::ids::{OpId, TabletId, Term};
 use engine::note::Note;
 use engine::note::raft::{NotedDataState, NotedRole, PostState, RaftAction, RaftNote};
 use engine::raft::interface::{VoteError, VoteErrorKind, VoteRequest, VoteResponse};
-use engine::raft::{ConsensusMeta, RaftStatus, VoteDecision, decide_vote};
+use engine::raft::{ConfigPosition, ConsensusMeta, VoteDecision, decide_vote};
 use engine::replica::copy::{LocalData, LocalReplica, RejectedSource};
 use engine::replica::{consensus_meta_store, tombstone};
 use engine::tablet::superblock::Superblock;
@@ -78,25 +78,20 @@ impl CopySlot {
     }
 }
 
-/// Returns the index of the newest configuration, committed or not. A replica that its leader knows as a learner may be
-/// a voter in a newer configuration.
-fn newest_config(status: &RaftStatus) -> i64 {
-    status.active_config().kudu_index()
-}
-
-/// Checks that an order that knows the configuration `cas` may delete a replica that knows the one at `index`.
-fn check_cas(index: i64, cas: Option<i64>) -> Result<(), TabletError> {
-    if tombstone::may_delete(index, cas) {
+/// Checks that an order that knows the configuration `cas` may delete a replica that knows the one at `known`.
+fn check_cas(known: ConfigPosition, cas: Option<ConfigPosition>) -> Result<(), TabletError> {
+    if tombstone::may_delete(known, cas) {
         return Ok(());
     }
-    let message = format!("the configuration at index {index} is newer than {}", cas.unwrap_or_default());
+    let newest = cas.map_or(-1, |cas| cas.index);
+    let message = format!("the configuration at index {} is newer than {newest}", known.index);
     Err(TabletError::new(TabletErrorCode::CasFailed, ErrorCode::IllegalState, message))
 }
 
 impl TabletManager {
     /// Deletes a tablet's data. A tombstone keeps the consensus metadata: term, vote, and the last operation of the
-    /// log. `cas` is the index of the newest configuration that the order knows; a replica that knows a newer one may
-    /// be needed in it.
+    /// log. `cas` is the newest committed configuration that the order knows; a replica that knows a newer one may be
+    /// needed in it.
     ///
     /// `CAS_FAILED` for that, `ALREADY_INPROGRESS` if another task works on the tablet. After any other error the
     /// deletion may be retried.
@@ -104,7 +99,7 @@ impl TabletManager {
         &self,
         entry: &Arc<TabletEntry>,
         tombstone: bool,
-        cas: Option<i64>,
+        cas: Option<ConfigPosition>,
     ) -> Result<(), TabletError> {
         self.check_cas(entry, cas).await?;
         let found = entry.transition(|state| match state {
@@ -143,7 +138,7 @@ impl TabletManager {
             }
         };
         let action = match tombstone {
-            true => RaftAction::Tombstone { cas: cas.and_then(|index| u64::try_from(index).ok()) },
+            true => RaftAction::Tombstone { cas: cas.and_then(|cas| u64::try_from(cas.index).ok()) },
             false => RaftAction::Delete,
         };
         self.note_end(entry, action, term, last_op);
@@ -163,13 +158,13 @@ impl TabletManager {
         &self,
         entry: &Arc<TabletEntry>,
         replica: &ReplicaHandle,
-        cas: Option<i64>,
+        cas: Option<ConfigPosition>,
     ) -> Result<(Option<OpId>, bool), TabletError> {
         let stopped = replica.stop().await;
-        let known = stopped.as_ref().map(|replica| newest_config(&replica.status(self.env().now())));
+        let known = stopped.as_ref().map(|replica| replica.status(self.env().now()).active_position);
         entry.remember_last_op(stopped.map(|replica| replica.last_op()));
         let checked = match known {
-            Some(index) => check_cas(index, cas),
+            Some(known) => check_cas(known, cas),
             None => self.check_cas(entry, cas).await,
         };
         if let Err(newer) = checked {
@@ -196,11 +191,11 @@ impl TabletManager {
         self.env().run(remove).await
     }
 
-    async fn check_cas(&self, entry: &TabletEntry, cas: Option<i64>) -> Result<(), TabletError> {
+    async fn check_cas(&self, entry: &TabletEntry, cas: Option<ConfigPosition>) -> Result<(), TabletError> {
         if cas.is_none() {
             return Ok(());
         }
-        let checked = check_cas(self.config_index(entry).await?, cas);
+        let checked = check_cas(self.config_position(entry).await?, cas);
         self.env().observer.mark_if(checked.is_err(), "delete: rejected, newer configuration");
         checked
     }
@@ -315,15 +310,16 @@ impl TabletManager {
         self.note(tablet, action, post);
     }
 
-    /// Returns the index of the newest configuration that a replica knows, as Kudu writes it. A replica that does not
-    /// run has its newest committed configuration stored. -1 if that is unknown.
-    async fn config_index(&self, entry: &TabletEntry) -> Result<i64> {
+    /// Returns the position of the newest configuration that a replica knows, committed or not: one that its leader knows
+    /// as a learner may be a voter in a newer configuration. A replica that does not run has its newest committed
+    /// configuration stored. Index -1 if that is unknown.
+    async fn config_position(&self, entry: &TabletEntry) -> Result<ConfigPosition> {
         if let EntryState::Running(replica) = entry.state() {
-            return Ok(newest_config(&replica.status()));
+            return Ok(replica.status().active_position);
         }
         let disk = &*entry.data_dir.disk;
         let known = self.env().run(|| consensus_meta_store::load_known(disk, entry.id)).await?;
-        Ok(known.map_or(-1, |meta| meta.committed.kudu_index()))
+        Ok(ConfigPosition::at(known.map_or(-1, |meta| meta.committed.kudu_index())))
     }
 
     /// Reserves a tablet's slot for a copy. The present replica stays as it is until the copy begins.

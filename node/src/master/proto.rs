@@ -294,6 +294,7 @@ fn reported_tablet(pb: &ReportedTabletPb) -> Result<ReportedTablet, Error> {
         state,
         data,
         consensus: pb.consensus_state.as_ref().map(consensus).transpose()?,
+        config_term: pb.consensus_state.as_ref().and_then(|state| state.committed_config.nyala_opid_term),
         error: pb.error.as_ref().and_then(|status| status.message.clone()),
         schema_version: pb.schema_version,
         stats: stats.map(|stats| ReplicaStats {
@@ -358,6 +359,7 @@ pub fn config_to_pb(consensus: &ConsensusState) -> RaftConfigPb {
         opid_index: Some(consensus.config_index),
         obsolete_local: None,
         unsafe_config_change: None,
+        nyala_opid_term: None,
         peers: consensus.peers.iter().map(peer_to_pb).collect(),
     }
 }

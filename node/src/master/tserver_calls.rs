@@ -94,7 +94,7 @@ async fn perform(proxy: &Proxy, request: TserverRequest, deadline: Instant) -> R
                 call_method(proxy, "AlterSchema", &message, deadline).await?;
             outcome(response.error)
         }
-        TserverCall::DeleteTablet { reason, tombstone, config_index_max } => {
+        TserverCall::DeleteTablet { reason, tombstone, config_index_max, config_term } => {
             let left = if tombstone {
                 TabletDataState::TabletDataTombstoned
             } else {
@@ -106,6 +106,7 @@ async fn perform(proxy: &Proxy, request: TserverRequest, deadline: Instant) -> R
                 reason: Some(reason),
                 delete_type: Some(left as i32),
                 cas_config_opid_index_less_or_equal: config_index_max,
+                nyala_cas_config_opid_term: config_term,
             };
             let response: DeleteTabletResponsePb =
                 call_method(proxy, "DeleteTablet", &message, deadline).await?;

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use engine::catalog::ATTRIBUTE_PREFIX;
 use engine::error::{Error, Result};
-use engine::ids::{TableId, TabletId};
-use engine::raft::RaftConfig;
+use engine::ids::{TableId, TabletId, Term};
+use engine::raft::{ConfigPosition, RaftConfig};
 use engine::replica::Op;
 use engine::schema::Schema;
 use engine::tablet::superblock::Superblock;
@@ -153,7 +153,9 @@ async fn delete(server: &TabletServer, request: &DeleteTabletRequestPb) -> Resul
     let reason = request.reason();
     // Operators of Kudu search the logs of tablet servers and masters for this text.
     tracing::info!(tablet = %entry.id, tombstone, reason, "Deleting tablet data");
-    server.tablets.delete(&entry, tombstone, request.cas_config_opid_index_less_or_equal).await?;
+    let term = request.nyala_cas_config_opid_term.and_then(|term| Term::try_from(term).ok());
+    let cas = request.cas_config_opid_index_less_or_equal.map(|index| ConfigPosition { index, term });
+    server.tablets.delete(&entry, tombstone, cas).await?;
     if let Some(copies) = server.copy_service() {
         copies.end_all_of(entry.id);
     }

@@ -137,7 +137,7 @@ fn replica_state(
         last_lag: (ranks.last - post.last.index).min(FAR),
         commit_lag: (ranks.commit - post.commit).min(FAR),
         member,
-        is_changing: config.is_some_and(|(index, _)| index > post.commit),
+        is_changing: config.is_some_and(|(op, _)| op.index > post.commit),
         is_blind: replica.is_blind,
         vote,
     }

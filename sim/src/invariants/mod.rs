@@ -259,7 +259,11 @@ impl InvariantChecker {
                 op.index > 0
                     && model.committed.get(&op.index).is_none_or(|committed| committed.term != op.term)
             };
-            let lost = model.configs.iter().filter(|(op, _)| is_lost(op)).map(|(_, config)| config);
+            // A server knows that its configuration is void once one of a later term is committed.
+            let is_void =
+                |op: &OpId| model.configs.keys().any(|other| other.term > op.term && !is_lost(other));
+            let lost = model.configs.iter().filter(|(op, _)| is_lost(op) && !is_void(op));
+            let lost = lost.map(|(_, config)| config);
             let members = lost.flat_map(|config| config.voters.iter().chain(&config.learners));
             members.map(|member| (*tablet, *member)).collect::<Vec<_>>()
         };

@@ -327,10 +327,10 @@ impl Model {
     }
 
     /// Returns the newest configuration in a replica's log up to an index, and the index of its entry.
-    pub fn config_at(&self, peer: PeerId, index: u64) -> Option<(u64, &Config)> {
+    pub fn config_at(&self, peer: PeerId, index: u64) -> Option<(OpId, &Config)> {
         let log = &self.replicas.get(&peer)?.log;
         let mine = self.configs.iter().filter(|(op, _)| op.index <= index && log.has(**op));
-        mine.max_by_key(|(op, _)| op.index).map(|(op, config)| (op.index, config))
+        mine.max_by_key(|(op, _)| op.index).map(|(op, config)| (*op, config))
     }
 
     /// Returns true if an operation of this timestamp violates a safe time. Clocks whose error exceeds the stated one

@@ -21,13 +21,11 @@ impl Invariant for OnlyVotersLead {
         let at = event.at;
         match &event.note.action {
             RaftAction::StartPreElection { term } | RaftAction::StartElection { term, .. } => {
-                let Some((index, config)) = before.config_at(at, u64::MAX) else { return Ok(()) };
+                let Some((op, config)) = before.config_at(at, u64::MAX) else { return Ok(()) };
                 if config.voters.contains(&at) {
                     return Ok(());
                 }
-                Err(format!(
-                    "{at} stands in term {term} and is no voter of its configuration of index {index}"
-                ))
+                Err(format!("{at} stands in term {term} and is no voter of its configuration of {op}"))
             }
             RaftAction::ClientAppend { .. } | RaftAction::ConfigAppend { .. } | RaftAction::AdvanceCommit => {
                 let Some(leader) = before.replicas.get(&at) else { return Ok(()) };

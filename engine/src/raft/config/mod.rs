@@ -9,7 +9,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::ids::PeerId;
+use crate::ids::{PeerId, Term};
 
 /// Membership of a replica: its vote and acknowledgements count or not.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -54,6 +54,22 @@ pub struct RaftConfig {
 const FORMAT: u8 = 1;
 /// Largest number of voters: more make a group neither faster nor safer.
 pub const VOTERS_MAX: usize = 15;
+
+/// Position of a configuration in the log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConfigPosition {
+    /// Index of its operation as Kudu writes it: -1 for the initial configuration.
+    pub index: i64,
+    /// Term of its operation; `None` if the log does not know it any more.
+    pub term: Option<Term>,
+}
+
+impl ConfigPosition {
+    /// Returns the position of a configuration whose term is not known.
+    pub fn at(index: i64) -> ConfigPosition {
+        ConfigPosition { index, term: None }
+    }
+}
 
 impl RaftConfig {
     /// Creates the configuration of a new tablet.

@@ -3,6 +3,7 @@
 use engine::error::{Error, Result};
 use engine::ids::{OpId, PeerId, Term};
 use engine::note::raft::{NotedDataState, NotedRole, PostState, RaftAction, RaftNote};
+use engine::raft::ConfigPosition;
 use engine::raft::interface::{VoteError, VoteErrorKind, VoteRequest, VoteResponse};
 use engine::raft::{ConsensusMeta, RaftConfig, Role, decide_vote};
 use engine::replica::copy::{CopyLeader, CopyManifest};
@@ -135,7 +136,7 @@ impl Group {
             (None, Some(meta)) => meta.committed.kudu_index(),
             (None, None) => return,
         };
-        if !may_delete(committed, cas) {
+        if !may_delete(ConfigPosition::at(committed), cas.map(ConfigPosition::at)) {
             return;
         }
         node.tombstone();

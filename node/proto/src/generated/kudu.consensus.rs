@@ -138,6 +138,9 @@ pub struct RaftConfigPb {
     pub unsafe_config_change: ::core::option::Option<bool>,
     #[prost(message, repeated, tag = "3")]
     pub peers: ::prost::alloc::vec::Vec<RaftPeerPb>,
+    /// nyala's own: term of the operation at opid_index, if known
+    #[prost(int64, optional, tag = "1000")]
+    pub nyala_opid_term: ::core::option::Option<i64>,
 }
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ConsensusStatePb {

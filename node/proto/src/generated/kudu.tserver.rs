@@ -757,6 +757,9 @@ pub struct DeleteTabletRequestPb {
     pub delete_type: ::core::option::Option<i32>,
     #[prost(int64, optional, tag = "5")]
     pub cas_config_opid_index_less_or_equal: ::core::option::Option<i64>,
+    /// nyala's own: term of that operation; a config of an older one is void
+    #[prost(int64, optional, tag = "1000")]
+    pub nyala_cas_config_opid_term: ::core::option::Option<i64>,
 }
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct DeleteTabletResponsePb {

@@ -93,6 +93,25 @@ fn a_revoked_request_deletes_nothing() {
 }
 
 #[test]
+fn a_configuration_of_an_older_term_revokes_nothing() {
+    let change = |cluster: &mut Cluster, name: char, at: &str, voters: &[char]| {
+        let (op, voters) = (op(at), voters.iter().map(|name| peer(*name)).collect());
+        cluster.post(name).last = op;
+        cluster.note(name, RaftAction::ConfigAppend { op, voters, learners: Vec::new(), cas: None });
+        cluster.note(name, RaftAction::LeaderPersist { upto: op });
+    };
+    let mut cluster = Cluster::usual();
+    cluster.append('a', 3, 12);
+    change(&mut cluster, 'a', "1.4", &['a', 'b']);
+    cluster.elect('b', 2, &['c']);
+    change(&mut cluster, 'b', "2.3", &['b', 'c']);
+    cluster.follow('c', 'b', "0.0", "2.3").commit('b', 3);
+    cluster.post('a').data = NotedDataState::Tombstoned;
+    cluster.note('a', RaftAction::Tombstone { cas: Some(3) });
+    assert!(!cluster.violated().contains(&"NoStaleDelete"), "{}", describe(&cluster));
+}
+
+#[test]
 fn a_replica_that_restarts_has_what_it_noted_as_durable() {
     let lost = |excused: bool| {
         let mut cluster = Cluster::usual();

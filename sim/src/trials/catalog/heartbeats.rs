@@ -100,6 +100,7 @@ impl CatalogTrial {
             state,
             data,
             consensus: consensus.map(|group| group.consensus(replica.has, replica.term, leader)),
+            config_term: None,
             error: (replica.mode == Failed).then(|| "rot".to_string()),
             schema_version: group.map(|group| group.version_at(replica.has)),
             stats: None,

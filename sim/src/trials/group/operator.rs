@@ -20,7 +20,7 @@ impl GroupTrial {
         let Some(leader) = self.leader() else { return };
         let now = self.reading(leader);
         let Some(status) = self.servers[leader].running().map(|replica| replica.status(now)) else { return };
-        self.delete_former(&status.committed_config);
+        self.delete_former(&status);
         if status.pending_config.is_some() {
             return;
         }
@@ -35,12 +35,12 @@ impl GroupTrial {
     }
 
     /// Orders the deletion of a replica that is no member.
-    fn delete_former(&mut self, config: &RaftConfig) {
+    fn delete_former(&mut self, status: &RaftStatus) {
         let server = self.any_server();
-        if config.peer(id_of(server)).is_some() || !self.servers[server].is_up {
+        if status.committed_config.peer(id_of(server)).is_some() || !self.servers[server].is_up {
             return;
         }
-        let (now, cas) = (self.reading(server), config.kudu_index());
+        let (now, cas) = (self.reading(server), status.committed_position);
         self.act(server, |trial| trial.servers[server].delete(now, cas));
     }
 

@@ -10,7 +10,7 @@ use engine::disk::mem::MemDisk;
 use engine::error::{Error, ErrorKind, Result};
 use engine::ids::OpId;
 use engine::raft::interface::{LogReadRequest, VoteRequest, VoteResponse};
-use engine::raft::{ConsensusMeta, RaftConfig, RaftEvent, RaftOptions, decide_vote};
+use engine::raft::{ConfigPosition, ConsensusMeta, RaftConfig, RaftEvent, RaftOptions, decide_vote};
 use engine::replica::copy::{LocalData, LocalReplica, RejectedSource};
 use engine::replica::{
     LogWrite, OpResult, Replica, ReplicaEffects, ReplicaEvent, ReplicaSetup, consensus_meta_store, tombstone,
@@ -251,11 +251,11 @@ impl TrialServer {
     }
 
     /// Deletes the replica to a tombstone, if an order that knows the configuration `cas` may.
-    pub(super) fn delete(&mut self, now: ClockReading, cas: i64) -> Result<()> {
+    pub(super) fn delete(&mut self, now: ClockReading, cas: ConfigPosition) -> Result<()> {
         let stored = || consensus_meta_store::load_known(&self.data_disk, TABLET);
         let known = match self.replica() {
-            Some(replica) => replica.status(now).active_config().kudu_index(),
-            None => stored()?.map_or(-1, |meta| meta.committed.kudu_index()),
+            Some(replica) => replica.status(now).active_position,
+            None => ConfigPosition::at(stored()?.map_or(-1, |meta| meta.committed.kudu_index())),
         };
         let is_here = self.open.is_some() || self.failed;
         if !is_here || self.copy.is_some() || !tombstone::may_delete(known, Some(cas)) {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use engine::raft::interface::PeerStatus;
 use engine::raft::{PeerHealth, RaftConfig, RaftStatus};
+use engine::replica::tombstone::may_delete;
 use node::hosting::tablet_entry::EntryState;
 use nyala_common::wire::schema::id_bytes;
 use nyala_proto::kudu::consensus::raft_peer_pb::MemberType;
@@ -58,11 +59,11 @@ impl HostingTrial {
             return;
         }
         let status = self.leader().and_then(|leader| self.status(leader));
-        let Some(config) = status.map(|status| status.committed_config.clone()) else { return };
-        if config.peer(self.ids[server]).is_some() {
+        let Some(status) = status.filter(|status| status.committed_config.peer(self.ids[server]).is_none())
+        else {
             return;
-        }
-        let order = LateOrder { server, cas: config.kudu_index() };
+        };
+        let order = LateOrder { server, cas: status.committed_position };
         self.late.push(order);
         if !self.random.percent(LATE_PERCENT) {
             let _ = self.delete(server, TabletDataState::TabletDataTombstoned, Some(order.cas));
@@ -168,9 +169,9 @@ impl HostingTrial {
         let former = (0..SERVERS).filter(|at| config.peer(self.ids[*at]).is_none());
         let gone = |at: usize| match self.state(at) {
             None | Some(EntryState::Tombstoned(_)) => true,
-            // An order cannot know that its newer configuration will never be committed.
+            // An order may not know that its newer configuration will never be committed.
             Some(EntryState::Running(replica)) => {
-                replica.status().active_config().kudu_index() > config.kudu_index()
+                !may_delete(replica.status().active_position, Some(status.committed_position))
             }
             Some(_) => false,
         };

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use engine::ids::Uuid;
+use engine::raft::ConfigPosition;
 use engine::replica::wal_dir;
 use engine::tablet::flush::data_dir;
 use engine::tablet::superblock::{DataState, Superblock};
@@ -50,7 +51,7 @@ impl HostingTrial {
         &mut self,
         server: usize,
         to: TabletDataState,
-        cas: Option<i64>,
+        cas: Option<ConfigPosition>,
     ) -> Result<(), String> {
         let call = self.delete_call(server, to, cas);
         let reply: Result<DeleteTabletResponsePb, _> = self.send(call);
@@ -69,14 +70,15 @@ impl HostingTrial {
         &self,
         server: usize,
         to: TabletDataState,
-        cas: Option<i64>,
+        cas: Option<ConfigPosition>,
     ) -> OneCall<DeleteTabletRequestPb> {
         let request = DeleteTabletRequestPb {
             dest_uuid: Some(id_bytes(&self.ids[server])),
             tablet_id: tablet_id(),
             reason: Some("trial".to_string()),
             delete_type: Some(to as i32),
-            cas_config_opid_index_less_or_equal: cas,
+            cas_config_opid_index_less_or_equal: cas.map(|cas| cas.index),
+            nyala_cas_config_opid_term: cas.and_then(|cas| cas.term).map(|term| term as i64),
         };
         OneCall { server, service: ADMIN, method: "DeleteTablet", request }
     }

@@ -68,7 +68,8 @@ impl HostingTrial {
         for server in 0..SERVERS {
             let is_member = config.peer(self.ids[server]).is_some();
             if !is_member && !matches!(self.state(server), None | Some(EntryState::Tombstoned(_))) {
-                let _ = self.delete(server, TabletDataState::TabletDataTombstoned, Some(config.kudu_index()));
+                let cas = Some(status.committed_position);
+                let _ = self.delete(server, TabletDataState::TabletDataTombstoned, cas);
             }
         }
         let learns = config.peers.len() > config.voter_count();

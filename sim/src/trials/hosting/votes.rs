@@ -22,7 +22,8 @@ impl HostingTrial {
         let config = &status.committed_config;
         let failed = (0..SERVERS).find(|at| config.peer(self.ids[*at]).is_none() && self.has_failed(*at));
         if let Some(server) = failed {
-            let _ = self.delete(server, TabletDataState::TabletDataTombstoned, Some(config.kudu_index()));
+            let cas = Some(status.committed_position);
+            let _ = self.delete(server, TabletDataState::TabletDataTombstoned, cas);
         }
     }
 

@@ -217,10 +217,12 @@ pub fn state_to_pb(status: &RaftStatus, me: Uuid, with_health: bool) -> Consensu
         }
         pb
     };
+    let mut committed_config = config(&status.committed_config);
+    committed_config.nyala_opid_term = status.committed_position.term.map(|term| term as i64);
     ConsensusStatePb {
         current_term: status.term as i64,
         leader_uuid: status.leader.map(|leader| leader.to_string()),
-        committed_config: config(&status.committed_config),
+        committed_config,
         pending_config: status.pending_config.as_ref().map(config),
     }
 }
