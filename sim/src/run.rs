@@ -118,6 +118,8 @@ pub struct RunResult {
 const AMPLE_MEMORY: u64 = 64 << 20;
 /// Operations without an end, and those that failed last, that the story of a hung run names.
 const PENDING_MAX: usize = 8;
+/// Most operations of a plan after which trials are repeated.
+const SMALL_PLAN_OPS_MAX: usize = 1_000;
 /// Disk operations that a batch of a scan may need: pages of many small files, beside other clients' operations.
 const BATCH_DISK_OPS: u32 = 1_000;
 /// Longest time for creating the tables.
@@ -450,7 +452,8 @@ impl<'a> Run<'a> {
         left.extend(self.check_recovered_state(injector));
         let maintained = maintain(self.world, &self.observer.running().all(), self.plan.seed);
         left.extend(maintained.iter().filter_map(maintenance::check));
-        left.extend(crate::trials::run(self.plan.seed));
+        let is_large = self.plan.op_count() > SMALL_PLAN_OPS_MAX;
+        left.extend(crate::trials::run(self.plan.seed, is_large));
         self.failures.extend(left.iter().map(to_record));
     }
 

@@ -61,7 +61,7 @@ fn next(seeds: &Mutex<Range<u64>>) -> Option<u64> {
 fn trials_of(seed: u64, only: Option<TrialKind>) -> Vec<Violation> {
     let run = || match only {
         Some(kind) => trials::run_one(kind, seed).into_iter().collect(),
-        None => trials::run(seed),
+        None => trials::run(seed, true),
     };
     catch_unwind(AssertUnwindSafe(run))
         .unwrap_or_else(|_| vec![Violation::new("panic", format!("seed {seed}: the trials panic"))])

@@ -51,9 +51,19 @@ const ALL: [TrialKind; 6] = [
     TrialKind::Client,
 ];
 
-/// Runs the trials of a seed; returns what they find.
-pub fn run(seed: u64) -> Vec<Violation> {
-    ALL.into_iter().filter_map(|kind| run_one(kind, seed)).collect()
+/// Trials that are repeated with other seeds, as they take little time: each of them finds as much as a run.
+const REPEATED: [TrialKind; 3] = [TrialKind::Storage, TrialKind::Group, TrialKind::Catalog];
+/// Repetitions, and the distance of their seeds.
+const REPETITIONS: u64 = 3;
+const SEEDS_APART: u64 = 1_000_000_000_000;
+
+/// Runs the trials of a seed; returns what they find. `once`: without repetitions.
+pub fn run(seed: u64, once: bool) -> Vec<Violation> {
+    let repetitions = if once { 0 } else { REPETITIONS };
+    let seeds = (1..=repetitions).map(|number| seed.wrapping_add(number * SEEDS_APART));
+    let repeated = seeds.flat_map(|seed| REPEATED.map(|kind| (kind, seed)));
+    let trials = ALL.into_iter().map(|kind| (kind, seed)).chain(repeated);
+    trials.filter_map(|(kind, seed)| run_one(kind, seed)).collect()
 }
 
 /// Runs one trial of a seed; returns what it finds.

@@ -15,6 +15,8 @@ use crate::trials::{draw, shape};
 
 /// Most requests at once.
 const OPEN_MAX: usize = 4;
+/// Percentage of replies that are lost: the request is sent again, perhaps after restarts and to others.
+const LOST_REPLY_PERCENT: u64 = 15;
 /// Percentage of requests that are sent to any server, not to the leader.
 const ANY_SERVER_PERCENT: u64 = 15;
 
@@ -76,6 +78,10 @@ impl GroupTrial {
             Ok(result) => {
                 let number = self.open[at].number;
                 self.servers[server].results.insert(number, result.clone());
+                if self.faults && self.random.percent(LOST_REPLY_PERCENT) {
+                    self.open[at].attempts.retain(|other| *other != attempt);
+                    return;
+                }
                 self.acknowledged(at, result);
             }
             Err(error) => {

@@ -15,7 +15,7 @@ mod rot;
 mod step;
 
 use engine::error::Result;
-use engine::replica::JobKind;
+use engine::replica::{Job, JobKind};
 use engine::tablet::rowset::RowSetId;
 use engine::time::Timestamp;
 use sim_plan::RandomStream;
@@ -44,6 +44,11 @@ const POWER_CUT_OPS_MAX: u64 = 16;
 /// Percentage of a job's steps after which something is written, and after which the process is killed.
 const WRITE_PERCENT: u64 = 25;
 const KILL_PERCENT: u64 = 3;
+/// Percentage of a job's steps in which a disk operation fails, and most operations of a step before it.
+const FAIL_PERCENT: u64 = 4;
+const FAIL_OPS_MAX: u64 = 4;
+/// Errors of the operating system: input/output error, no space left.
+const ERRNOS: [i32; 2] = [5, 28];
 /// Percentage of bursts after which the power is cut.
 const BURST_CUT_PERCENT: u64 = 30;
 
@@ -68,6 +73,8 @@ struct Trial {
     /// The first unused number of a column.
     next_column: u8,
     steps: Vec<String>,
+    /// True in a step within which the power of a disk is cut.
+    is_cut: bool,
 }
 
 /// Runs the trial of a seed; returns what it finds.
@@ -108,6 +115,7 @@ impl Trial {
             applied: 0,
             mark,
             steps: Vec::new(),
+            is_cut: false,
         })
     }
 
@@ -116,6 +124,7 @@ impl Trial {
         let step = step::draw(&mut self.random);
         let cut = self.random.percent(POWER_CUT_PERCENT);
         self.steps.push(format!("{step:?}{}", if cut { " with a power cut" } else { "" }));
+        self.is_cut = cut;
         if cut {
             let ops = self.random.between(1, POWER_CUT_OPS_MAX);
             let in_log = self.random.percent(50);
@@ -307,8 +316,11 @@ impl Trial {
     fn job(&mut self, kind: JobKind) -> Result<()> {
         let Some(mut job) = self.replica.start_job(kind)? else { return Ok(()) };
         loop {
-            if !self.replica.job_step(&mut job)? {
-                break;
+            match self.job_step(&mut job) {
+                Ok(true) => {}
+                Ok(false) => break,
+                Err(error) if self.replica.has_failed_op() => return self.replica.give_up_job(job, error),
+                Err(error) => return Err(error),
             }
             if self.random.percent(WRITE_PERCENT) {
                 self.act_beside_a_job()?;
@@ -319,6 +331,16 @@ impl Trial {
             }
         }
         self.replica.end_job(job)
+    }
+
+    /// Runs the next step of a job; one of its disk operations may fail.
+    fn job_step(&mut self, job: &mut Job) -> Result<bool> {
+        self.replica.fail_none();
+        if self.random.percent(FAIL_PERCENT) && !self.is_cut {
+            let (op, errno) = (self.random.between(1, FAIL_OPS_MAX), self.random.pick(&ERRNOS));
+            self.replica.fail_op(op, errno);
+        }
+        self.replica.job_step(job)
     }
 
     fn act_beside_a_job(&mut self) -> Result<()> {
@@ -349,7 +371,8 @@ impl Trial {
         Ok(())
     }
 
-    /// Restarts the replica, which must choose the same compaction as before.
+    /// Restarts the replica, which must choose the same compaction as before, and know the sizes of its files: those of
+    /// abandoned jobs are gone.
     fn restart(&mut self) -> Result<()> {
         let gain = |trial: &Trial| -> Result<_> {
             let choice = trial.replica.tablet()?.choose_compaction();
@@ -360,10 +383,18 @@ impl Trial {
         self.replica.restart()?;
         self.replica.tablet()?.raise_history_mark(mark);
         let after = gain(self)?;
-        let differs = (before != after).then(|| {
-            format!("after a restart the compaction policy chooses {after:?} instead of {before:?}")
-        });
-        differs.map_or(Ok(()), |what| Err(engine::error::Error::corrupt(what)))
+        if before != after {
+            let what =
+                format!("after a restart the compaction policy chooses {after:?} instead of {before:?}");
+            return Err(engine::error::Error::corrupt(what));
+        }
+        let known = self.replica.tablet()?.state().disk.iter().map(|rowset| rowset.meta().bytes).sum::<u64>();
+        let found = self.replica.row_bytes();
+        if known != found {
+            let what = format!("rowsets have {known} bytes, and their files {found}");
+            return Err(engine::error::Error::corrupt(what));
+        }
+        Ok(())
     }
 
     fn cut_power(&mut self) -> Result<()> {

@@ -55,6 +55,8 @@ pub(super) struct TrialReplica {
     clock: u64,
     /// Index up to which the replica's log was synced.
     durable: u64,
+    /// Number of the data disk's operation that is to fail, or that has failed in the last step of a job.
+    failed_op: Option<u64>,
 }
 
 impl TrialReplica {
@@ -75,6 +77,7 @@ impl TrialReplica {
             replaced: Vec::new(),
             clock: BEGINNING,
             durable: 0,
+            failed_op: None,
         };
         let meta = Superblock::new(TABLET, TABLE, "trial", schema, 0, partition, Partition::default());
         let members = RaftConfig::initial(vec![Peer::voter(LEADER, "", 0)]);
@@ -204,9 +207,37 @@ impl TrialReplica {
         replica.failure().map_or(Ok(()), |error| Err(error.clone()))
     }
 
+    /// Lets the `op`-th operation of the data disk fail within the next step of a job.
+    pub(super) fn fail_op(&mut self, op: u64, errno: i32) {
+        self.failed_op = Some(self.data_disk.op_count() + op);
+        self.data_disk.fail_op(op, errno);
+    }
+
+    /// Lets no operation fail.
+    pub(super) fn fail_none(&mut self) {
+        self.failed_op = None;
+    }
+
+    /// Returns true if an operation of the last step of a job failed.
+    pub(super) fn has_failed_op(&self) -> bool {
+        self.failed_op.is_some_and(|op| self.data_disk.op_count() >= op)
+    }
+
+    /// Ends a job that failed; a replica that failed with it is restarted.
+    pub(super) fn give_up_job(&mut self, job: Job, error: Error) -> Result<()> {
+        let (replica, _) = self.open.as_mut().ok_or_else(closed)?;
+        replica.end_job(job, Some(error), &mut ReplicaEffects::default());
+        if replica.failure().is_some() { self.restart() } else { Ok(()) }
+    }
+
     /// Runs the next step of a job; returns false at its end.
     pub(super) fn job_step(&mut self, job: &mut Job) -> Result<bool> {
-        match job.step()? {
+        let stepped = job.step();
+        if self.failed_op.is_some() {
+            self.data_disk.end_faults();
+            self.failed_op = self.failed_op.filter(|_| self.has_failed_op());
+        }
+        match stepped? {
             JobStep::More => {}
             JobStep::SyncLog => self.sync()?,
             JobStep::Turn => {
@@ -284,6 +315,12 @@ impl TrialReplica {
 
     pub(super) fn row_files(&self) -> Vec<String> {
         files(&self.data_disk, &data_dir(TABLET))
+    }
+
+    /// Returns the bytes of all files of rows and changes.
+    pub(super) fn row_bytes(&self) -> u64 {
+        let bytes = |path: &String| self.data_disk.open(path).and_then(|file| file.len()).unwrap_or_default();
+        self.row_files().iter().map(bytes).sum()
     }
 }
 
