@@ -191,7 +191,8 @@ impl GroupTrial {
                 let status = replica.status(self.reading(other.number));
                 replica.last_op() >= last && status.pending_config.is_none()
             };
-            other.running().is_some_and(same)
+            // What its disk has yet to write is lost with its power.
+            other.unwritten.is_empty() && other.running().is_some_and(same)
         };
         config.voter_count() >= MEMBERS
             && others.all(|other| sound(other) && (!config.is_voter(id_of(other.number)) || current(other)))

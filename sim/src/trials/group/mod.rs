@@ -21,6 +21,7 @@ mod actions;
 mod clients;
 mod copies;
 mod copy_state;
+mod disaster;
 mod effects;
 mod faults;
 mod ids;

@@ -93,7 +93,7 @@ impl GroupTrial {
     }
 
     fn addition(&mut self, config: &RaftConfig) -> Option<ConfigChangePart> {
-        let others = self.servers.iter().map(|server| server.number);
+        let others = self.servers.iter().filter(|server| !server.is_lost).map(|server| server.number);
         let others: Vec<usize> = others.filter(|number| config.peer(id_of(*number)).is_none()).collect();
         let server = *others.get(self.random.below(others.len() as u64) as usize)?;
         let learner = Peer { member: MemberKind::NonVoter, promote: true, ..peer_of(server) };

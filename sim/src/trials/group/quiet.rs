@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use engine::error::Result;
+use engine::replica::tombstone::may_delete;
 
 use super::ids::id_of;
 use super::{GroupTrial, MEMBERS};
@@ -31,20 +32,29 @@ impl GroupTrial {
                 self.act(server, |trial| trial.restart(server));
             }
         }
+        if self.settles("without faults") && self.meet_disaster() {
+            self.settles("after a disaster");
+        }
+    }
+
+    /// Waits until the group is whole, and compares its replicas; false if something is wrong.
+    fn settles(&mut self, when: &str) -> bool {
         for _ in 0..ROUNDS {
             self.round();
             if self.found.is_some() {
-                return;
+                return false;
             }
             if self.is_settled() {
-                return self.compare();
+                self.compare();
+                return self.found.is_none();
             }
         }
         let what = self.show_group();
-        self.report(Some(format!("the group is not whole again without faults: {what}")));
+        self.report(Some(format!("the group is not whole again {when}: {what}")));
+        false
     }
 
-    fn round(&mut self) {
+    pub(super) fn round(&mut self) {
         self.pass(ROUND);
         for _ in 0..MESSAGES {
             for server in 0..self.servers.len() {
@@ -74,10 +84,10 @@ impl GroupTrial {
                 let running = self.servers[server].running();
                 match running {
                     Some(replica) if member => replica.last_applied() == last && replica.last_op() == last,
-                    // An order cannot know that its newer configuration will never be committed.
+                    // An order may not know that its newer configuration will never be committed.
                     Some(replica) => {
-                        let known = replica.status(self.reading(server)).active_config().kudu_index();
-                        known > status.committed_config.kudu_index()
+                        let known = replica.status(self.reading(server)).active_position;
+                        !may_delete(known, Some(status.committed_position))
                     }
                     None => !member && self.servers[server].copy.is_none() && !self.servers[server].failed,
                 }
@@ -120,7 +130,7 @@ impl GroupTrial {
         self.ledger.at(last).map_or(1, |entry| entry.timestamp.0 + 1)
     }
 
-    fn show_group(&self) -> String {
+    pub(super) fn show_group(&self) -> String {
         let show = |server: &super::TrialServer| {
             let replica = server.replica().map(|replica| replica.status(self.reading(server.number)));
             let copying = if server.copy.is_some() { ", copying" } else { "" };

@@ -59,6 +59,8 @@ pub(super) struct TrialServer {
     pub rejected: Option<RejectedSource>,
     /// Results of requests, with which retries are answered.
     pub results: BTreeMap<i64, OpResult>,
+    /// True once it is lost for good.
+    pub is_lost: bool,
     /// Index up to which it has acknowledged its log to a leader.
     pub acknowledged: u64,
     /// The ancient history mark, which a server derives from its clock again after a start.
@@ -90,6 +92,7 @@ impl TrialServer {
             known_last: None,
             rejected: None,
             results: BTreeMap::new(),
+            is_lost: false,
             acknowledged: 0,
             mark: 0,
         }
