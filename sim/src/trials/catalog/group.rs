@@ -74,6 +74,11 @@ impl Group {
         }
     }
 
+    /// Returns true if some configuration names a server.
+    pub(super) fn has_named(&self, server: PeerId) -> bool {
+        self.configs.iter().any(|(_, members)| members.iter().any(|member| member.server == server))
+    }
+
     /// Returns the newest committed configuration.
     pub(super) fn members(&self) -> &[Member] {
         &self.configs.last().expect("there is a first one").1

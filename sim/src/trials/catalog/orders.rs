@@ -13,6 +13,7 @@ use super::CatalogTrial;
 use super::group::{Group, Member, short};
 use super::master::{LeaderReport, RegisteredServer};
 use super::observe::columns;
+use super::server::TrialServer;
 
 /// A configuration with the health that its leader reports.
 struct Members<'a> {
@@ -229,7 +230,7 @@ impl CatalogTrial {
             MembershipChange::Evict(server) if *server == task.server => Err("the leader is evicted"),
             _ if waited => Ok(()),
             MembershipChange::Evict(server) => members.check_eviction(*server),
-            MembershipChange::Add(peer) => self.check_addition(&members, peer),
+            MembershipChange::Add(peer) => self.check_addition(task.tablet, &members, peer),
             MembershipChange::HandOver(server) => {
                 let replaced = members.member(task.server).is_some_and(|leader| leader.replace);
                 let fit = members.member(*server).is_some_and(|next| next.voter && !next.replace);
@@ -243,7 +244,12 @@ impl CatalogTrial {
         Ok(())
     }
 
-    fn check_addition(&self, members: &Members, peer: &PeerRecord) -> Result<(), &'static str> {
+    fn check_addition(
+        &self,
+        tablet: TabletId,
+        members: &Members,
+        peer: &PeerRecord,
+    ) -> Result<(), &'static str> {
         let (voters, healthy, _) = members.voters_but(None);
         let spared = |server| self.model.maintenance.contains(&server);
         let address = self.servers.get(&peer.server).map(|server| &server.address);
@@ -256,7 +262,29 @@ impl CatalogTrial {
         if healthy <= voters / 2 || !members.lacks_voter(spared) {
             return Err("no voter is missing, or too few are healthy");
         }
+        if self.is_crowded(tablet, members, peer.server) {
+            return Err("another location has fewer of the replicas that stay");
+        }
         Ok(())
+    }
+
+    /// Returns true if the location of a server has more replicas that stay than that of another server, which could
+    /// take the new one and was never to have one.
+    fn is_crowded(&self, tablet: TabletId, members: &Members, chosen: PeerId) -> bool {
+        let stay =
+            members.members.iter().filter(|member| !member.replace && !members.has_failed(member.server));
+        let stay: Vec<PeerId> = stay.map(|member| member.server).collect();
+        let beside =
+            |server| stay.iter().filter(|other| self.location(**other) == self.location(server)).count();
+        let is_free = |server: &PeerId| {
+            // Where a replica is, or was to be, a removal may still be under way.
+            let is_clear = |server: &TrialServer| server.up && !server.replicas.contains_key(&tablet);
+            let is_clear = self.servers.get(server).is_some_and(is_clear);
+            let was_member = self.groups.get(&tablet).is_some_and(|group| group.has_named(*server));
+            self.can_take(*server) && is_clear && !was_member
+        };
+        let mut others = self.master.registered.keys().filter(|server| is_free(server));
+        others.any(|other| beside(*other) < beside(chosen))
     }
 
     /// Checks that leaders which need a change are asked for it soon, whatever an earlier leader has refused.
