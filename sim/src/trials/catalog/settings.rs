@@ -19,7 +19,7 @@ pub(super) fn config(random: &mut RandomStream) -> CatalogConfig {
         tablet_creation_timeout: Duration::from_secs(random.between(8, 20)),
         server_unresponsive_after: Duration::from_secs(random.between(4, 12)),
         deleted_table_reserve: Duration::from_secs(random.pick(&[0, 0, 20])),
-        deleted_metadata_kept: Duration::from_secs(random.pick(&[40, 3_600])),
+        deleted_metadata_kept: Duration::from_secs(random.pick(&[5, 40, 3_600])),
         retry_wait_max: Duration::from_secs(random.between(1, 5)),
         ..CatalogConfig::default()
     }
