@@ -40,6 +40,9 @@ const CLOCK_PATIENCE: Duration = Duration::from_secs(600);
 /// Idle time after which a session of a tablet copy ends: longer than any pause of its sink, and short enough to end
 /// before the last checks.
 pub const COPY_IDLE: Duration = Duration::from_secs(20);
+/// Latency from which a copy takes longer than this many round trips: its session must not end before.
+const FAR: Duration = Duration::from_millis(100);
+const FAR_ROUND_TRIPS: u32 = 6;
 /// Interval between searches for idle sessions.
 const COPY_EXPIRY: Duration = Duration::from_secs(5);
 /// Scrubbing of servers whose files rot: a pass every few seconds, at a rate that a pass keeps up with.
@@ -229,6 +232,16 @@ fn tserver_config(plan: &Plan, host: Host, address: AddressOf<'_>) -> TserverCon
     }
     config.tablet = tablet(plan.cluster.limits, 64 << 10).unwrap_or(config.tablet);
     config.scrub = scrub(plan);
-    config.copy = CopyConfig { idle_timeout: COPY_IDLE, expiry_interval: COPY_EXPIRY, ..config.copy };
+    let idle_timeout = copy_idle(plan);
+    config.copy = CopyConfig { idle_timeout, expiry_interval: COPY_EXPIRY, ..config.copy };
     config
+}
+
+/// Returns the time after which a session of a copy that is not used ends: in far networks less than a copy takes.
+fn copy_idle(plan: &Plan) -> Duration {
+    let network = &plan.network;
+    match network.latency >= FAR {
+        true => (network.latency + network.jitter) * 2 * FAR_ROUND_TRIPS,
+        false => COPY_IDLE,
+    }
 }

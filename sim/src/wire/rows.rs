@@ -13,6 +13,10 @@ pub type Slot = (ColumnKind, bool);
 pub const LOWER_BOUND: u8 = 6;
 /// See [`LOWER_BOUND`].
 pub const UPPER_BOUND: u8 = 7;
+/// As [`LOWER_BOUND`], of the key before the first one.
+pub const EXCLUSIVE_LOWER_BOUND: u8 = 8;
+/// As [`UPPER_BOUND`], of the last key.
+pub const INCLUSIVE_UPPER_BOUND: u8 = 9;
 
 /// Returns the number of an operation.
 pub fn op_number(kind: WriteKind) -> u8 {

@@ -14,10 +14,11 @@ use nyala_proto::kudu::{
     RowOperationsPb, SchemaPb,
 };
 use sim_plan::tables::spec::{AUTO_INCREMENT, CompressionWord, EncodingWord};
+use sim_plan::tables::value::CellForm;
 use sim_plan::tables::{ColumnKind, ColumnSpec, HashLevel, ModelTable, RangeSpec, TypeWord, Value};
 
 use super::keys;
-use super::rows::{LOWER_BOUND, RowEncoder, Slot, UPPER_BOUND};
+use super::rows::{EXCLUSIVE_LOWER_BOUND, INCLUSIVE_UPPER_BOUND, LOWER_BOUND, RowEncoder, Slot, UPPER_BOUND};
 use crate::model::Condition;
 
 /// Number of the virtual column of diff scans.
@@ -190,12 +191,19 @@ pub fn levels(table: &ModelTable, levels: &[HashLevel]) -> Vec<HashBucketSchemaP
     levels.iter().map(level).collect()
 }
 
-/// Returns the bounds of ranges: a lower and an upper one for each.
+/// Returns the bounds of ranges: a lower and an upper one for each. Half of those that have a key before them are told by
+/// that key.
 pub fn range_bounds(table: &ModelTable, ranges: &[&RangeSpec]) -> RowOperationsPb {
     let slots: Vec<Slot> = table.columns.iter().map(slot).collect();
     let mut encoder = RowEncoder::default();
     for range in ranges {
-        for (op, bound) in [(LOWER_BOUND, &range.low), (UPPER_BOUND, &range.high)] {
+        let bounds = [
+            (LOWER_BOUND, EXCLUSIVE_LOWER_BOUND, &range.low),
+            (UPPER_BOUND, INCLUSIVE_UPPER_BOUND, &range.high),
+        ];
+        for (op, op_before, bound) in bounds {
+            let before = key_before(table, bound);
+            let (op, bound) = before.as_ref().map_or((op, bound), |before| (op_before, before));
             let cell = |column: &ColumnSpec| {
                 let at = table.spec.range.iter().position(|number| *number == column.number);
                 at.and_then(|at| bound.get(at)).cloned()
@@ -204,6 +212,28 @@ pub fn range_bounds(table: &ModelTable, ranges: &[&RangeSpec]) -> RowOperationsP
         }
     }
     encoder.finish()
+}
+
+/// Returns the range key before a bound, for half of the bounds of integers.
+fn key_before(table: &ModelTable, bound: &[Value]) -> Option<Vec<Value>> {
+    let columns = table.spec.range.iter().map(|number| table.column(*number));
+    let kinds =
+        columns.map(|column| Some(column?.kind).filter(|kind| matches!(kind.form(), CellForm::Int(..))));
+    let limits: Vec<(i128, i128)> = kinds.map(|kind| Some(kind?.int_range())).collect::<Option<_>>()?;
+    // Columns without a value have the least one.
+    let value = |(at, (least, _)): (usize, &(i128, i128))| match bound.get(at) {
+        Some(value) => value.number(),
+        None => Some(*least),
+    };
+    let mut key: Vec<i128> = limits.iter().enumerate().map(value).collect::<Option<_>>()?;
+    let is_told =
+        !bound.is_empty() && key.iter().fold(0_i128, |sum, value| sum.wrapping_add(*value)) % 2 == 0;
+    let at = (0..key.len()).rev().find(|at| key[*at] > limits[*at].0).filter(|_| is_told)?;
+    key[at] -= 1;
+    for later in at + 1..key.len() {
+        key[later] = limits[later].1;
+    }
+    Some(key.into_iter().map(Value::Int).collect())
 }
 
 /// Returns the request that creates a table, and the features that it needs.
