@@ -310,8 +310,8 @@ impl TabletManager {
         self.note(tablet, action, post);
     }
 
-    /// Returns the position of the newest configuration that a replica knows, committed or not: one that its leader knows
-    /// as a learner may be a voter in a newer configuration. A replica that does not run has its newest committed
+    /// Returns the position of the newest configuration that a replica knows, committed or not: one that its leader
+    /// knows as a learner may be a voter in a newer configuration. A replica that does not run has its newest committed
     /// configuration stored. Index -1 if that is unknown.
     async fn config_position(&self, entry: &TabletEntry) -> Result<ConfigPosition> {
         if let EntryState::Running(replica) = entry.state() {

@@ -1,7 +1,7 @@
 //! NoStaleDelete: a request to delete a replica has no effect once the replica knows that it was revoked, that is,
 //! knows a configuration with itself that is newer than the one the request names. It need not be committed: a learner
-//! that has acknowledged it is promoted on that. One of an older term than the one that the request names is void: it will
-//! never be committed, as terms only rise in a log.
+//! that has acknowledged it is promoted on that. One of an older term than the one that the request names is void: it
+//! will never be committed, as terms only rise in a log.
 //!
 //! VotersStay looks at voters of live tablets at the end of a run; this looks at each request, learners included.
 

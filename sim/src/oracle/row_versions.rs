@@ -8,8 +8,8 @@
 //!
 //! Row by row, the acknowledged writes are replayed in the order of their timestamps, and each snapshot read, diff
 //! scan and row outcome is compared at its place. A write of unknown outcome may take effect at any later place, once,
-//! or never. A search looks for a history that explains all replies: first without such writes, then with the fewest, at
-//! the latest place. When there is none, the reply that no history gets past contradicts the earlier ones.
+//! or never. A search looks for a history that explains all replies: first without such writes, then with the fewest,
+//! at the latest place. When there is none, the reply that no history gets past contradicts the earlier ones.
 //!
 //! The last read of a row, after the faults, shows if an acknowledged write was lost: see [`super::durability`].
 
@@ -167,8 +167,8 @@ impl VersionHypothesis {
         }
     }
 
-    /// Applies an acknowledged write of the window that begins at `window`; returns true if it has the outcome here that
-    /// it had.
+    /// Applies an acknowledged write of the window that begins at `window`; returns true if it has the outcome here
+    /// that it had.
     fn write(&mut self, row_event: &RowEvent, window: HybridStamp) -> bool {
         let RowEventKind::Write { row, answer: Some((_, outcome)) } = &row_event.what else { return true };
         let effect = row_semantics::apply(&self.state, row);

@@ -191,8 +191,8 @@ pub fn levels(table: &ModelTable, levels: &[HashLevel]) -> Vec<HashBucketSchemaP
     levels.iter().map(level).collect()
 }
 
-/// Returns the bounds of ranges: a lower and an upper one for each. Half of those that have a key before them are told by
-/// that key.
+/// Returns the bounds of ranges: a lower and an upper one for each. Half of those that have a key before them are told
+/// by that key.
 pub fn range_bounds(table: &ModelTable, ranges: &[&RangeSpec]) -> RowOperationsPb {
     let slots: Vec<Slot> = table.columns.iter().map(slot).collect();
     let mut encoder = RowEncoder::default();

@@ -4,12 +4,14 @@
 //! A backup that a run has reported must be in the store, and every complete backup must be readable: only
 //! the disk of the backup client's host may fail, and it never changes bytes.
 
+use std::task::Poll;
 use std::time::Duration;
 
 use engine::error::{Error, ErrorKind, Result};
 use engine::time::Instant;
 use nyala_backup::create::hybrid_timestamp;
 use nyala_backup::plan::missing_base;
+use nyala_backup::prune::expired;
 use nyala_backup::restore::{RestoreRequest, RestoreTarget, restore};
 use nyala_backup::store::{BackupStore, StoreListing, StoredBackup};
 use nyala_client::{Client, ReadMode, ScanSpec};
@@ -29,6 +31,9 @@ use crate::projection::WHOLE;
 const NAME: &str = "backups";
 /// Most backups of a store that are restored.
 const RESTORES_MAX: usize = 3;
+/// Percentage of restores that are given up and resumed, and most steps after which they are.
+const GIVEN_UP_PERCENT: u64 = 70;
+const GIVEN_UP_WITHIN: u64 = 40;
 
 impl Workload {
     /// Checks the store of a client; the disks of `env` are those of its host.
@@ -39,6 +44,7 @@ impl Workload {
             Err(error) => return self.report_backup(format!("the store cannot be read: {error}")),
         };
         self.check_listing(number, &listing);
+        self.check_expired(number, &store, &listing);
         let mut config = self.client_config();
         config.operation_timeout = self.plan().quiet / 2;
         let connect = async || Client::connect(env.clone(), config.clone()).await;
@@ -79,6 +85,27 @@ impl Workload {
         }
     }
 
+    /// Reports backups that would be pruned although a restore to the time of some backup, or later, reads them.
+    fn check_expired(&self, number: ClientNo, store: &BackupStore, listing: &StoreListing) {
+        let random = &mut RandomStream::new(self.plan().seed, &format!("expired backups of {number}"));
+        for id in listing.table_ids() {
+            let all = listing.of_table(id);
+            let cutoff = all[random.below(all.len() as u64) as usize].manifest.to_ms + random.below(2);
+            let expired = expired(store, listing, cutoff, 0);
+            let newest = all.iter().filter(|backup| backup.manifest.to_ms <= cutoff);
+            let newest = newest.map(|backup| backup.manifest.to_ms).max().unwrap_or_default();
+            let needed = all.iter().filter(|backup| backup.manifest.to_ms >= newest);
+            for backup in needed.flat_map(|backup| chain_of(&all, backup)) {
+                if expired.contains(&backup.dir) {
+                    let dir = &backup.dir;
+                    self.report_backup(format!(
+                        "{dir} would be pruned, and a restore after {cutoff} reads it"
+                    ));
+                }
+            }
+        }
+    }
+
     /// Returns the newest backup of each table, and some earlier ones.
     fn chosen<'a>(&self, number: ClientNo, listing: &'a StoreListing) -> Vec<&'a StoredBackup> {
         let random = &mut RandomStream::new(self.plan().seed, &format!("restores of {number}"));
@@ -95,6 +122,30 @@ impl Workload {
         newest.truncate(RESTORES_MAX);
         newest
     }
+}
+
+/// Returns the backups that a restore of one reads, itself included.
+fn chain_of<'a>(all: &[&'a StoredBackup], backup: &'a StoredBackup) -> Vec<&'a StoredBackup> {
+    let mut chain = vec![backup];
+    while let Some(last) = chain.last().filter(|backup| !backup.manifest.is_full()) {
+        let base = all.iter().find(|base| base.manifest.to_ms == last.manifest.from_ms);
+        let Some(base) = base else { break };
+        chain.push(base);
+    }
+    chain
+}
+
+/// Polls a future some times; drops it if it is not done by then.
+async fn given_up_after<T>(polls: u64, future: impl Future<Output = T>) -> Option<T> {
+    let (mut future, mut left) = (std::pin::pin!(future), polls);
+    std::future::poll_fn(|context| {
+        if left == 0 {
+            return Poll::Ready(None);
+        }
+        left -= 1;
+        future.as_mut().poll(context).map(Some)
+    })
+    .await
 }
 
 /// Check of one backup.
@@ -161,18 +212,25 @@ impl RestoreCheck<'_> {
             replicas: None,
             target: RestoreTarget::New,
         };
+        let random = &mut RandomStream::new(self.workload.plan().seed, &format!("restore of {name}"));
+        let gives_up = random.percent(GIVEN_UP_PERCENT);
+        let mut patience = if gives_up { random.between(1, GIVEN_UP_WITHIN) } else { u64::MAX };
         loop {
             use ErrorKind::{NotLeader, NotReady, Throttled, TimedOut};
-            match restore(self.client, store, listing, &request).await {
+            let restored = given_up_after(patience, restore(self.client, store, listing, &request));
+            match restored.await.unwrap_or_else(|| Err(Error::timed_out("the restore was given up"))) {
                 Ok(done) if done.to_ms != to_ms => {
                     return Err(Error::corrupt(format!("the state of {} was restored", done.to_ms)));
                 }
                 Ok(_) => return Ok(()),
+                // It was given up right after its end.
+                Err(error) if gives_up && error.kind == ErrorKind::AlreadyPresent => return Ok(()),
                 Err(error) if self.left().is_zero() => return Err(error),
                 Err(error) if [TimedOut, NotReady, NotLeader, Throttled].contains(&error.kind) => {}
                 Err(error) => return Err(error),
             }
             self.env.sleep(PAUSE).await;
+            patience = u64::MAX;
             let partial = format!("{name}.restoring-{to_ms}");
             request.target = match self.client.open_table(&partial).await {
                 Ok(_) => RestoreTarget::Resumed,

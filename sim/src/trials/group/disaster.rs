@@ -1,6 +1,6 @@
-//! A disaster at the end of a group trial: two of three voters are lost for good, and an operator forces a configuration
-//! on a replica that is left, as `kudu remote_replica unsafe_change_config` does. The group must become whole from there.
-//! It had settled before, so that nothing that is committed may be missing.
+//! A disaster at the end of a group trial: two of three voters are lost permanently, and an operator forces a
+//! configuration on a replica that is left, as `kudu remote_replica unsafe_change_config` does. The group must become
+//! whole from there. It had settled before, so that nothing that is committed may be missing.
 
 use engine::ids::PeerId;
 use engine::raft::{ConfigChange, ConfigChangePart, MemberKind, Peer, RaftEvent};
@@ -15,7 +15,7 @@ const LEARNER_PERCENT: u64 = 50;
 const COPY_ROUNDS: u32 = 200;
 
 impl GroupTrial {
-    /// Loses servers for good in some trials, and forces a configuration on a survivor. Returns true if it has.
+    /// Loses servers permanently in some trials, and forces a configuration on a survivor. Returns true if it has.
     pub(super) fn meet_disaster(&mut self) -> bool {
         let is_rotten = self.servers.iter().any(|server| server.rotten);
         if is_rotten || !self.random.percent(DISASTER_PERCENT) {

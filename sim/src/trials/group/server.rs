@@ -59,7 +59,7 @@ pub(super) struct TrialServer {
     pub rejected: Option<RejectedSource>,
     /// Results of requests, with which retries are answered.
     pub results: BTreeMap<i64, OpResult>,
-    /// True once it is lost for good.
+    /// True once it is lost permanently.
     pub is_lost: bool,
     /// Index up to which it has acknowledged its log to a leader.
     pub acknowledged: u64,
