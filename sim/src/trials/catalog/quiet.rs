@@ -142,9 +142,9 @@ impl CatalogTrial {
         Ok(())
     }
     /// Returns true if masters that soon forget deleted tablets may not know a replica of one: an order to create it
-    /// came late, and a lone one led at once, or the server was no member at the end.
+    /// came late, and a lone one led with an entry a term, or the server was no member at the end.
     fn may_be_unknown(&self, server: PeerId, replica: &Replica, group: Option<&Group>) -> bool {
-        let is_new = replica.has <= 1 && replica.term <= 1;
+        let is_new = replica.has as i128 <= i128::from(replica.term).max(1);
         let is_member = group.is_some_and(|group| group.is_member(server));
         self.config.deleted_metadata_kept < MEMORY_MIN && (is_new || !is_member)
     }
