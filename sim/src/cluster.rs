@@ -40,8 +40,9 @@ const CLOCK_PATIENCE: Duration = Duration::from_secs(600);
 /// Idle time after which a session of a tablet copy ends: longer than any pause of its sink, and short enough to end
 /// before the last checks.
 pub const COPY_IDLE: Duration = Duration::from_secs(20);
-/// Latency from which a copy takes longer than this many round trips: its session must not end before.
+/// Latency of a far network.
 const FAR: Duration = Duration::from_millis(100);
+/// Round trips of the idle time in a far network: fewer than a copy takes, and more than its sink pauses.
 const FAR_ROUND_TRIPS: u32 = 6;
 /// Interval between searches for idle sessions.
 const COPY_EXPIRY: Duration = Duration::from_secs(5);
@@ -237,7 +238,7 @@ fn tserver_config(plan: &Plan, host: Host, address: AddressOf<'_>) -> TserverCon
     config
 }
 
-/// Returns the time after which a session of a copy that is not used ends: in far networks less than a copy takes.
+/// Returns the idle time after which a session of a tablet copy ends: in far networks less than a copy takes.
 fn copy_idle(plan: &Plan) -> Duration {
     let network = &plan.network;
     match network.latency >= FAR {

@@ -326,7 +326,7 @@ impl Model {
         self.config_at(peer, u64::MAX).map(|(_, config)| config)
     }
 
-    /// Returns the newest configuration in a replica's log up to an index, and the index of its entry.
+    /// Returns the newest configuration in a replica's log up to an index, and the OpId of its entry.
     pub fn config_at(&self, peer: PeerId, index: u64) -> Option<(OpId, &Config)> {
         let log = &self.replicas.get(&peer)?.log;
         let mine = self.configs.iter().filter(|(op, _)| op.index <= index && log.has(**op));

@@ -46,10 +46,10 @@ const WIPED_FOLLOWER_FAILED_MAX: Duration = Duration::from_secs(15);
 const SWARM_TABLES_PERCENT: u64 = 20;
 /// Disk operations and syncs of the post-run checks.
 const CHECK_DISK_OPS: u32 = 5_000;
-/// Latency that counts in the time of the recovery phase, round trips of that phase, and those of the reads at one
-/// snapshot, of each tablet.
+/// Latency that counts in the time of the recovery phase, and round trips of that phase.
 const LONG_LATENCY: Duration = Duration::from_millis(10);
 const CHECK_ROUND_TRIPS: u32 = 400;
+/// Round trips for each tablet of a table that is read at one snapshot, twice.
 const READ_ROUND_TRIPS: u32 = 8;
 /// Tablets whose next rows and open files fit in a MiB of memory, if all of them are at one server.
 const TABLETS_PER_MIB: u64 = 16;
@@ -161,8 +161,8 @@ impl Plan {
         self.clients.iter().map(|client| working_time(client) + waits(client)).max().unwrap_or_default()
     }
 
-    /// Raises memory that tablets cannot live with: each reserves some for its next rows, even if it has none.
-    fn correct_memory(&mut self) {
+    /// Raises a memory limit that is too low for the tablets: each reserves memory for its next rows.
+    pub(crate) fn correct_memory(&mut self) {
         // The tables of the plan, the bank, and the lists.
         let tables = u64::from(self.cluster.tables) + 1 + u64::from(self.has_lists());
         let tablets = tables * u64::from(self.cluster.tablets) + u64::from(self.added_ranges());

@@ -24,6 +24,7 @@ impl Plan {
         self.keep_settings_that_belong_together(parent);
         self.sync_logs_where_power_is_cut();
         self.correct_timing();
+        self.correct_memory();
         self.keep_recoverable();
         self.ending = master_changes::final_restart(self, self.ending);
         if self.ending == FinalRestart::PowerCut && !self.cluster.log_sync {
