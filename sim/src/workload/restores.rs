@@ -223,8 +223,14 @@ impl RestoreCheck<'_> {
                     return Err(Error::corrupt(format!("the state of {} was restored", done.to_ms)));
                 }
                 Ok(_) => return Ok(()),
-                // It was given up right after its end.
-                Err(error) if gives_up && error.kind == ErrorKind::AlreadyPresent => return Ok(()),
+                // It was given up right after its end: there is no partial table any more.
+                Err(error)
+                    if gives_up
+                        && request.target == RestoreTarget::New
+                        && error.kind == ErrorKind::AlreadyPresent =>
+                {
+                    return Ok(());
+                }
                 Err(error) if self.left().is_zero() => return Err(error),
                 Err(error) if [TimedOut, NotReady, NotLeader, Throttled].contains(&error.kind) => {}
                 Err(error) => return Err(error),
