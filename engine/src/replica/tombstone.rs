@@ -24,12 +24,16 @@ use crate::wal::Wal;
 /// Turns a replica, an incomplete tombstone or an aborted copy into a tombstone. No task may be using it. `last_op`:
 /// the last operation in its log, if known.
 ///
-/// An unreadable superblock is replaced by one without data. `NotFound` if there is none. A repetition after a failure
-/// completes it.
+/// An unreadable superblock is replaced by one without data. `NotFound` if there is none: what a creation or a copy left
+/// that never got one is removed. A repetition after a failure completes it.
 pub fn tombstone(wal: &dyn Disk, data: &dyn Disk, tablet: TabletId, last_op: Option<OpId>) -> Result<()> {
     let mut meta = match Superblock::load(data, tablet) {
         Err(error) if matches!(error.kind, ErrorKind::Corrupt | ErrorKind::Unsupported) => {
             Superblock::unreadable(tablet)
+        }
+        Err(error) if error.kind == ErrorKind::NotFound => {
+            remove_leftovers(wal, data, tablet)?;
+            return Err(error);
         }
         loaded => loaded?,
     };
@@ -55,8 +59,8 @@ pub fn may_delete(known: ConfigPosition, cas: Option<ConfigPosition>) -> bool {
     cas.is_none_or(|cas| known.index <= cas.index || is_void(cas))
 }
 
-/// Removes all data of a replica or a tombstone. No task may be using it. `NotFound` if there is none; a repetition
-/// after a failure completes it.
+/// Removes all data of a replica or a tombstone. No task may be using it. `NotFound` if there is none: what a creation or
+/// a copy left that never got a superblock is removed. A repetition after a failure completes it.
 pub fn delete(wal: &dyn Disk, data: &dyn Disk, tablet: TabletId) -> Result<()> {
     match Superblock::load(data, tablet) {
         Ok(mut meta) => {
@@ -65,10 +69,13 @@ pub fn delete(wal: &dyn Disk, data: &dyn Disk, tablet: TabletId) -> Result<()> {
         }
         // The superblock stays unreadable, so after a crash the replica can be deleted again.
         Err(error) if matches!(error.kind, ErrorKind::Corrupt | ErrorKind::Unsupported) => {}
+        Err(error) if error.kind == ErrorKind::NotFound => {
+            remove_leftovers(wal, data, tablet)?;
+            return Err(error);
+        }
         Err(error) => return Err(error),
     }
-    remove_data(wal, data, tablet)?;
-    consensus_meta_store::remove(data, tablet)?;
+    remove_leftovers(wal, data, tablet)?;
     Superblock::remove(data, tablet)
 }
 
@@ -88,6 +95,12 @@ pub fn recover(wal: &dyn Disk, data: &dyn Disk, tablet: TabletId) -> Result<Opti
             Superblock::load(data, tablet).map(Some)
         }
     }
+}
+
+/// Removes all that a tablet has besides its superblock.
+fn remove_leftovers(wal: &dyn Disk, data: &dyn Disk, tablet: TabletId) -> Result<()> {
+    remove_data(wal, data, tablet)?;
+    consensus_meta_store::remove(data, tablet)
 }
 
 /// Removes a tablet's log and rows, durably; succeeds if they are missing.

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use engine::cfile::cache::{CacheStats, PageCache};
 use engine::config::TabletConfig;
-use engine::error::{Error, Result};
+use engine::error::{Error, ErrorKind, Result};
 use engine::ids::TabletId;
 use engine::memory::MemTracker;
 use engine::raft::{Peer, RaftConfig, RaftOptions};
@@ -313,13 +313,29 @@ impl TabletManager {
         let created = self.env.run(|| self.create_replica(meta, members, &dir)).await;
         if let Err(error) = &created {
             self.env.observer.mark("create: failed");
-            let error = TabletError::of(TabletErrorCode::UnknownError, error);
-            self.entries().remove(&id);
-            self.report_log().removed(id);
-            return Err(error);
+            self.discard_creation(&entry).await;
+            return Err(TabletError::of(TabletErrorCode::UnknownError, error));
         }
         self.settle(&entry, created);
         Ok(())
+    }
+
+    /// Removes what a failed creation has left. What cannot be removed, the next creation or the next start removes.
+    async fn discard_creation(&self, entry: &TabletEntry) {
+        let left = self.env.run(|| self.remove_leftovers(entry.id)).await;
+        if let Err(left) = left {
+            tracing::warn!(tablet = %entry.id, error = %left, "what a failed creation left is still there");
+        }
+        self.entries().remove(&entry.id);
+        self.report_log().removed(entry.id);
+    }
+
+    /// Removes what earlier creations of a tablet that is not here have left, in any data directory: a server has a
+    /// tablet once.
+    fn remove_leftovers(&self, id: TabletId) -> Result<()> {
+        let remove = |dir: &Arc<Directory>| tombstone::delete(&*self.dirs.wal.disk, &*dir.disk, id);
+        let missing = |error: Error| if error.kind == ErrorKind::NotFound { Ok(()) } else { Err(error) };
+        self.dirs.data.iter().try_for_each(|dir| remove(dir).or_else(missing))
     }
 
     fn create_replica(
@@ -328,6 +344,7 @@ impl TabletManager {
         members: RaftConfig,
         dir: &Directory,
     ) -> Result<(Replica, Wal)> {
+        self.remove_leftovers(meta.tablet)?;
         let (wal_disk, data_disk) = (self.dirs.wal.disk.clone(), dir.disk.clone());
         let (config, cache) = (self.config.tablet.clone(), self.cache.clone());
         Replica::create(wal_disk, data_disk, meta, members, self.setup(), config, cache)

@@ -1,4 +1,5 @@
 use super::*;
+use engine::disk::Disk;
 use engine::disk::mem::MemDisk;
 use nyala_common::env::MemoryBudget;
 use nyala_common::env::testing::MemDisks;
@@ -79,6 +80,63 @@ async fn a_failing_log_fails_one_tablet_alone() {
         abababababababababababababababab FAILED append to the log in wals/abababababababababababababababab: Input/output error (os error 5)
         efefefefefefefefefefefefefefefef RUNNING
     "#]].assert_eq(&(lines.join("\n") + "\n"));
+}
+
+/// Whichever disk operation of a creation fails, nothing of it stays, and the next order succeeds.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failed_creation_leaves_nothing() {
+    let faulty = Faulty::start(|config| config.maintenance_interval_ms = 1 << 40).await;
+    let fixture = &faulty.fixture;
+    let files = |dirs: &[(&str, String)]| -> Vec<String> {
+        let list = |(disk, dir): &(&str, String)| faulty.disk(disk).image().list(dir).unwrap_or_default();
+        dirs.iter().flat_map(list).collect()
+    };
+    let mut failed = 0;
+    for (number, disk) in (1..=25).flat_map(|number| [(number, "wal"), (number, "data")]) {
+        let tablet = Uuid([number as u8 + if disk == "wal" { 100 } else { 0 }; 16]);
+        let request = CreateTabletRequestPb {
+            tablet_id: schema::id_bytes(&tablet),
+            ..create_request(fixture, &schema())
+        };
+        faulty.disk(disk).fail_op(number, EIO);
+        let refused: CreateTabletResponsePb = fixture.admin("CreateTablet", &request).await;
+        faulty.disk(disk).end_faults();
+        if refused.error.is_none() {
+            continue;
+        }
+        failed += 1;
+        let own =
+            [("wal", engine::replica::wal_dir(tablet)), ("data", engine::tablet::flush::data_dir(tablet))];
+        let left = files(&own);
+        assert!(left.is_empty(), "operation {number} of {disk}: {left:?}");
+        let metadata = files(&[("data", "tablet-meta".to_string()), ("data", "consensus-meta".to_string())]);
+        assert!(!metadata.contains(&tablet.to_string()), "operation {number} of {disk}");
+        let created: CreateTabletResponsePb = fixture.admin("CreateTablet", &request).await;
+        assert_eq!(created.error, None, "operation {number} of {disk}");
+    }
+    assert!(failed > 15, "{failed}");
+}
+
+/// What a failed creation left and could not remove is no obstacle to the next order.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_creation_left_is_replaced() {
+    let faulty = Faulty::start(|config| config.maintenance_interval_ms = 1 << 40).await;
+    let fixture = &faulty.fixture;
+    let request = create_request(fixture, &schema());
+    let superblocks = || faulty.disk("data").image().list("tablet-meta").unwrap_or_default();
+    // The creation fails ever later, until it has stored its superblock.
+    let mut first = 1;
+    while superblocks().is_empty() {
+        (first..first + 40).for_each(|op| faulty.disk("data").fail_op(op, EIO));
+        let refused: CreateTabletResponsePb = fixture.admin("CreateTablet", &request).await;
+        faulty.disk("data").end_faults();
+        assert!(refused.error.is_some(), "from operation {first} on");
+        first += 1;
+    }
+    let created: CreateTabletResponsePb = fixture.admin("CreateTablet", &request).await;
+    assert_eq!(created.error, None);
+    fixture.settled(TABLET).await;
+    assert_eq!(fixture.write(&[insert(1, "a")]).await.error, None);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
