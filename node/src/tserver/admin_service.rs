@@ -194,7 +194,6 @@ async fn alter(
     let table_name = request.new_table_name.unwrap_or_else(|| known.table_name.clone());
     let op = Op::AlterSchema { schema: Box::new(schema), version, table_name, extra };
     let applied = replica.propose(op, None).await.map_err(|error| refused(&replica, &error))?;
-    server.tablets.mark_changed(entry.id);
     Ok(Some(applied.timestamp))
 }
 

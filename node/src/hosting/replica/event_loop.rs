@@ -459,6 +459,7 @@ impl ReplicaLoop {
     }
 
     /// Passes the notes to the observer. Order: before any message leaves, so that causes are recorded before effects.
+    /// Every replica reports a new schema: a leader that was elected meanwhile has no other reason to.
     fn emit_notes(&mut self) {
         let tablet = self.shared.tablet.tablet;
         for note in self.effects.notes.drain(..) {
@@ -467,6 +468,9 @@ impl ReplicaLoop {
                 note => tracing::info!(%tablet, %note),
             }
             self.shared.env.observer.note(tablet, &note);
+            if matches!(note, Note::Altered { .. }) {
+                (self.shared.config.on_change)();
+            }
         }
     }
 
