@@ -112,7 +112,7 @@ pub(crate) fn server_at(
             let config = master_config(plan, host, address);
             Some(Arc::new(move |env| Box::pin(serve_master(env, config.clone()))))
         }
-        Host::Tserver(_) => Some(tablet_server(tserver_config(plan, host, address), host, running)),
+        Host::Tserver(_) => Some(tablet_server(tserver_config_at(plan, host, address), host, running)),
         Host::Client(_) => None,
     }
 }
@@ -123,9 +123,14 @@ pub(crate) fn tablet_server(config: TserverConfig, host: Host, running: &Running
     Arc::new(move |env| Box::pin(serve_tablets(env, config.clone(), host, running.clone())))
 }
 
+/// Returns the settings of a plan's tablet server.
+pub(crate) fn tserver_config(plan: &Plan, host: Host) -> TserverConfig {
+    tserver_config_at(plan, host, &by_name)
+}
+
 /// Returns the settings of a plan's tablet server with other ones for security.
 pub(crate) fn tserver_with(plan: &Plan, host: Host, security: SecuritySettings) -> TserverConfig {
-    TserverConfig { security: Some(security), ..tserver_config(plan, host, &by_name) }
+    TserverConfig { security: Some(security), ..tserver_config(plan, host) }
 }
 
 async fn serve_master(env: Env, config: MasterConfig) -> ProgramResult {
@@ -209,7 +214,7 @@ fn scrub(plan: &Plan) -> ScrubConfig {
     }
 }
 
-fn tserver_config(plan: &Plan, host: Host, address: AddressOf<'_>) -> TserverConfig {
+fn tserver_config_at(plan: &Plan, host: Host, address: AddressOf<'_>) -> TserverConfig {
     let addr = ([0, 0, 0, 0], TSERVER_PORT).into();
     let mut config = TserverConfig::new(addr, WAL_DIR, vec![DATA_DIR.to_string()]);
     config.rpc_advertised_addrs = vec![address(host, TSERVER_PORT)];

@@ -5,6 +5,7 @@
 //!        ├─► [`group`]    replicas of one tablet with elections, copies, deletions and changes of members
 //!        │        both: tables of `draw`, operations of `shape`, the model's rows in `rows`, scans of `scans`
 //!        ├─► [`hosting`]  whole tablet servers with one tablet: orders to delete and to copy, disks that fail in them
+//!        ├─► [`serving`]  whole tablet servers with many tablets and made-up masters: reports, full directories, transfers
 //!        ├─► [`access`]   a tablet server that checks tokens: any call with any privileges and tokens
 //!        ├─► [`catalog`]  the masters' catalog with made-up tablet servers and clients: requests, repair, fail-overs
 //!        └─► [`client`]   the client with made-up masters and servers: retries, caches, scans, changes of ranges
@@ -21,11 +22,13 @@ mod access;
 mod catalog;
 mod client;
 mod draw;
+mod fleet;
 mod group;
 mod hosting;
 mod rot;
 mod rows;
 mod scans;
+mod serving;
 mod shape;
 mod storage;
 
@@ -37,15 +40,17 @@ pub enum TrialKind {
     Storage,
     Group,
     Hosting,
+    Serving,
     Access,
     Catalog,
     Client,
 }
 
-const ALL: [TrialKind; 6] = [
+const ALL: [TrialKind; 7] = [
     TrialKind::Storage,
     TrialKind::Group,
     TrialKind::Hosting,
+    TrialKind::Serving,
     TrialKind::Access,
     TrialKind::Catalog,
     TrialKind::Client,
@@ -72,6 +77,7 @@ pub fn run_one(kind: TrialKind, seed: u64) -> Option<Violation> {
         TrialKind::Storage => storage::run(seed),
         TrialKind::Group => group::run(seed),
         TrialKind::Hosting => hosting::run(seed),
+        TrialKind::Serving => serving::run(seed),
         TrialKind::Access => access::run(seed),
         TrialKind::Catalog => catalog::run(seed),
         TrialKind::Client => client::run(seed),

@@ -8,12 +8,12 @@ use engine::tablet::flush::data_dir;
 use node::hosting::tablet_entry::EntryState;
 use sim_plan::faults::Trigger;
 
-use super::{HostingTrial, MEMBERS, SERVERS, TABLET, host};
+use super::{HostingTrial, MEMBERS, SERVERS, TABLET};
 use crate::cluster::{DATA_DIR, WAL_DIR};
-use crate::net::rules::LinkEffect;
+use crate::trials::fleet::host;
 use crate::trials::rot;
 use crate::trigger::{ArmedTrigger, EIO, TriggerAction};
-use crate::world::{LinkRule, World};
+use crate::world::World;
 
 /// Farthest disk operation that fails, and most operations in a row that do.
 const OPS_AHEAD: u64 = 14;
@@ -23,34 +23,8 @@ const TRIGGERED_PERCENT: u64 = 40;
 const OPS_AFTER: u64 = 4;
 /// Most time of a copy before it is interrupted, in microseconds.
 const COPY_MICROS: u64 = 40_000;
-/// Time until a server that is started serves its tablets.
-const START: Duration = Duration::from_millis(500);
 
 impl HostingTrial {
-    pub(super) fn world_time(&self) -> Duration {
-        self.world.now()
-    }
-
-    pub(super) fn kill(&mut self, server: usize) {
-        if std::mem::replace(&mut self.up[server], false) {
-            self.world.kill(&host(server).name());
-        }
-    }
-
-    pub(super) fn cut_power(&mut self, server: usize) {
-        if std::mem::replace(&mut self.up[server], false) {
-            self.world.cut_power(&host(server).name());
-        }
-    }
-
-    /// Starts a server that is down.
-    pub(super) fn restart(&mut self, server: usize) {
-        if !std::mem::replace(&mut self.up[server], true) {
-            self.world.restart(&host(server).name());
-            self.pass(START);
-        }
-    }
-
     /// Lets some of the next operations of one of a server's disks fail, or one right after its next copy or removal
     /// has begun or ended.
     pub(super) fn fail_disk(&mut self, server: usize) {
@@ -59,23 +33,23 @@ impl HostingTrial {
             return self.fail_disk_after(server, dir);
         }
         let (first, count) = (self.random.between(1, OPS_AHEAD), self.random.between(1, OPS_IN_A_ROW));
-        let disk = self.world.machine(&host(server).name()).disk(dir);
+        let disk = self.fleet.world.machine(&host(server).name()).disk(dir);
         (first..first + count).for_each(|op| disk.fail_op(op, EIO));
-        self.note(format!("{count} operations of {dir} at {server} fail from the {first}. on"));
+        self.fleet.note(format!("{count} operations of {dir} at {server} fail from the {first}. on"));
     }
 
     fn fail_disk_after(&mut self, server: usize, dir: &str) {
         let trigger = self.random.pick(&[Trigger::Copy, Trigger::Copy, Trigger::GiveUp, Trigger::Remove]);
         let (nth, op) = (self.random.between(1, 2) as u32, self.random.between(1, OPS_AFTER) as u32);
-        let machine = self.world.machine(&host(server).name());
+        let machine = self.fleet.world.machine(&host(server).name());
         let action = TriggerAction::FailOp(machine.disk(dir), op);
         machine.triggers().arm(ArmedTrigger { trigger, nth, action });
-        self.note(format!("operation {op} of {dir} at {server} fails after {}", trigger.word()));
+        self.fleet.note(format!("operation {op} of {dir} at {server} fails after {}", trigger.word()));
     }
 
     /// Disarms what is to fail at a server.
     pub(super) fn end_disk_faults(&mut self, server: usize) {
-        self.world.machine(&host(server).name()).triggers().clear();
+        self.fleet.world.machine(&host(server).name()).triggers().clear();
         self.disks(server).iter().for_each(MemDisk::end_faults);
     }
 
@@ -85,37 +59,20 @@ impl HostingTrial {
             self.add();
         }
         let micros = self.random.below(COPY_MICROS);
-        self.pass(Duration::from_micros(micros));
+        self.fleet.pass(Duration::from_micros(micros));
         let Some(sink) = self.copying() else { return };
         let (fails, dies) = self.random.pick(&[(true, false), (true, false), (true, true), (false, true)]);
         if fails {
             self.fail_disk(sink);
         }
         if let Some(leader) = self.leader().filter(|leader| *leader != sink && dies) {
-            self.kill(leader);
+            self.fleet.kill(leader);
         }
     }
 
     /// Returns a server that copies the tablet.
     fn copying(&self) -> Option<usize> {
         (0..SERVERS).find(|at| matches!(self.state(*at), Some(EntryState::Copying)))
-    }
-
-    /// Cuts all links of a server.
-    pub(super) fn isolate(&mut self, server: usize) {
-        let name = Some(host(server).name());
-        let to = LinkRule { from: None, to: name.clone(), effect: LinkEffect::Block };
-        let from = LinkRule { from: name, to: None, effect: LinkEffect::Block };
-        for rule in [to, from] {
-            let id = self.world.add_rule(rule);
-            self.rules.push(id);
-        }
-    }
-
-    pub(super) fn repair_links(&mut self) {
-        for rule in std::mem::take(&mut self.rules) {
-            self.world.remove_rule(rule);
-        }
     }
 
     /// Damages a file of a follower, if the group can do without it, and restarts its server.
@@ -129,11 +86,11 @@ impl HostingTrial {
             return;
         }
         let server = self.random.pick(&followers);
-        self.kill(server);
+        self.fleet.kill(server);
         let damaged = self.damage(server);
         self.rotten = damaged.is_some().then_some(server);
-        self.note(format!("rot of {damaged:?} at {server}"));
-        self.restart(server);
+        self.fleet.note(format!("rot of {damaged:?} at {server}"));
+        self.fleet.restart(server);
     }
 
     fn damage(&mut self, server: usize) -> Option<String> {

@@ -15,9 +15,10 @@ use nyala_proto::kudu::consensus::{
 use nyala_proto::kudu::tablet::TabletDataState;
 use nyala_proto::kudu::tserver::DeleteTabletResponsePb;
 
-use super::calls::{OneCall, tablet_id};
+use super::calls::tablet_id;
 use super::late_order::LateOrder;
 use super::{HostingTrial, MEMBERS, SERVERS};
+use crate::trials::fleet::OneCall;
 use crate::wire::client::{CONSENSUS, text_of};
 
 /// Percentage of evictions whose order to delete comes late.
@@ -42,24 +43,26 @@ impl HostingTrial {
         let Some(server) = rotten.filter(|rotten| *rotten != leader).or(other) else { return };
         // A rotten leader is not left as half of a group.
         let voters = if rotten == Some(leader) { MEMBERS + 1 } else { MEMBERS };
-        if config.voter_count() >= voters || !config.is_voter(self.ids[server]) {
+        if config.voter_count() >= voters || !config.is_voter(self.fleet.ids[server]) {
             self.remove(leader, server);
         }
     }
 
     /// Returns the server that has a damaged file, if it is a member.
     pub(super) fn rotten_member(&self, config: &RaftConfig) -> Option<usize> {
-        self.rotten.filter(|server| config.peer(self.ids[*server]).is_some())
+        self.rotten.filter(|server| config.peer(self.fleet.ids[*server]).is_some())
     }
 
     /// Removes a member, and orders the deletion of its replica now or later.
     pub(super) fn remove(&mut self, leader: usize, server: usize) {
-        let peer = RaftPeerPb { permanent_uuid: Some(id_bytes(&self.ids[server])), ..Default::default() };
+        let peer =
+            RaftPeerPb { permanent_uuid: Some(id_bytes(&self.fleet.ids[server])), ..Default::default() };
         if !self.change(leader, ChangeConfigType::RemovePeer, peer) {
             return;
         }
         let status = self.leader().and_then(|leader| self.status(leader));
-        let Some(status) = status.filter(|status| status.committed_config.peer(self.ids[server]).is_none())
+        let Some(status) =
+            status.filter(|status| status.committed_config.peer(self.fleet.ids[server]).is_none())
         else {
             return;
         };
@@ -73,14 +76,14 @@ impl HostingTrial {
     /// Adds a server as a learner that becomes a voter.
     pub(super) fn add(&mut self) {
         let Some((leader, status)) = self.leader_at_rest() else { return };
-        let others = (0..SERVERS).filter(|at| status.committed_config.peer(self.ids[*at]).is_none());
+        let others = (0..SERVERS).filter(|at| status.committed_config.peer(self.fleet.ids[*at]).is_none());
         let others: Vec<usize> = others.collect();
         if others.is_empty() || status.committed_config.peers.len() > MEMBERS {
             return;
         }
         let server = self.random.pick(&others);
         let attrs = Some(RaftPeerAttrsPb { promote: Some(true), replace: None });
-        let learner = RaftPeerPb { attrs, ..self.peer(server, MemberType::NonVoter) };
+        let learner = RaftPeerPb { attrs, ..self.fleet.peer(server, MemberType::NonVoter) };
         let late = self.late.iter().rev().find(|order| order.server == server).copied();
         let late = late.filter(|_| self.replica(server).is_some());
         if let Some(order) = late.filter(|_| self.random.percent(BESIDE_PERCENT)) {
@@ -97,8 +100,9 @@ impl HostingTrial {
         let delay = Duration::from_micros(self.random.below(BESIDE_MICROS));
         let addition = self.change_call(leader, ChangeConfigType::AddPeer, learner);
         let deletion = self.delete_call(server, TabletDataState::TabletDataTombstoned, cas);
-        let replies =
-            self.call_both::<_, ChangeConfigResponsePb, _, DeleteTabletResponsePb>(addition, delay, deletion);
+        let replies = self
+            .fleet
+            .call_both::<_, ChangeConfigResponsePb, _, DeleteTabletResponsePb>(addition, delay, deletion);
         let refused = replies.map(|(added, deleted)| {
             let added = added.map(|reply| reply.error.map(|error| text_of(&error.status)));
             (added, deleted.map(|reply| reply.error.map(|error| text_of(&error.status))))
@@ -106,7 +110,7 @@ impl HostingTrial {
         if matches!(refused, Some((_, Ok(None)))) {
             self.rotten.take_if(|rotten| *rotten == server);
         }
-        self.note(format!("addition of {server} by {leader}, deletion after {delay:?}: {refused:?}"));
+        self.fleet.note(format!("addition of {server} by {leader}, deletion after {delay:?}: {refused:?}"));
     }
 
     /// Lets the order to delete a server's former replica arrive right after the server was added again.
@@ -115,17 +119,17 @@ impl HostingTrial {
             return;
         };
         let millis = self.random.below(OVERTAKEN_MILLIS);
-        self.pass(Duration::from_millis(millis));
+        self.fleet.pass(Duration::from_millis(millis));
         let _ = self.delete(server, TabletDataState::TabletDataTombstoned, Some(order.cas));
     }
 
     fn change(&mut self, leader: usize, kind: ChangeConfigType, peer: RaftPeerPb) -> bool {
         let call = self.change_call(leader, kind, peer.clone());
-        let reply: Result<ChangeConfigResponsePb, _> = self.send(call);
+        let reply: Result<ChangeConfigResponsePb, _> = self.fleet.send(call);
         let refused = reply.map(|reply| reply.error.map(|error| text_of(&error.status)));
         let id = peer.permanent_uuid.unwrap_or_default();
-        let number = self.ids.iter().position(|own| id_bytes(own) == id);
-        self.note(format!("{kind:?} {number:?} by {leader}: {refused:?}"));
+        let number = self.fleet.ids.iter().position(|own| id_bytes(own) == id);
+        self.fleet.note(format!("{kind:?} {number:?} by {leader}: {refused:?}"));
         matches!(refused, Ok(None))
     }
 
@@ -136,7 +140,7 @@ impl HostingTrial {
         peer: RaftPeerPb,
     ) -> OneCall<ChangeConfigRequestPb> {
         let request = ChangeConfigRequestPb {
-            dest_uuid: Some(id_bytes(&self.ids[leader])),
+            dest_uuid: Some(id_bytes(&self.fleet.ids[leader])),
             tablet_id: tablet_id(),
             r#type: Some(kind as i32),
             server: Some(peer),
@@ -159,14 +163,14 @@ impl HostingTrial {
     }
 
     pub(super) fn server_of(&self, peer: &PeerStatus) -> Option<usize> {
-        self.ids.iter().position(|id| *id == peer.id)
+        self.fleet.ids.iter().position(|id| *id == peer.id)
     }
 
     /// Returns true if the group has its members, all of them healthy voters, and no other server a replica with data.
     pub(super) fn is_whole(&self) -> bool {
         let Some((_, status)) = self.leader_at_rest() else { return false };
         let config = &status.committed_config;
-        let former = (0..SERVERS).filter(|at| config.peer(self.ids[*at]).is_none());
+        let former = (0..SERVERS).filter(|at| config.peer(self.fleet.ids[*at]).is_none());
         let gone = |at: usize| match self.state(at) {
             None | Some(EntryState::Tombstoned(_)) => true,
             // An order may not know that its newer configuration will never be committed.

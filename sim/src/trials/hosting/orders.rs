@@ -13,9 +13,10 @@ use nyala_proto::kudu::consensus::{StartTabletCopyRequestPb, StartTabletCopyResp
 use nyala_proto::kudu::tablet::TabletDataState;
 use nyala_proto::kudu::tserver::{DeleteTabletRequestPb, DeleteTabletResponsePb};
 
-use super::calls::{OPERATOR, OneCall, tablet_id};
-use super::{HostingTrial, SERVERS, TABLET, host};
+use super::calls::tablet_id;
+use super::{HostingTrial, SERVERS, TABLET};
 use crate::cluster::{DATA_DIR, WAL_DIR};
+use crate::trials::fleet::{OPERATOR, OneCall, host};
 use crate::wire::client::{ADMIN, CONSENSUS, text_of};
 use crate::workload::TSERVER_PORT;
 use crate::world::World;
@@ -54,12 +55,12 @@ impl HostingTrial {
         cas: Option<ConfigPosition>,
     ) -> Result<(), String> {
         let call = self.delete_call(server, to, cas);
-        let reply: Result<DeleteTabletResponsePb, _> = self.send(call);
+        let reply: Result<DeleteTabletResponsePb, _> = self.fleet.send(call);
         let deleted = match reply {
             Ok(reply) => reply.error.map_or(Ok(()), |error| Err(text_of(&error.status))),
             Err(failure) => Err(failure.to_string()),
         };
-        self.note(format!("deletion at {server}, cas {cas:?}: {deleted:?}"));
+        self.fleet.note(format!("deletion at {server}, cas {cas:?}: {deleted:?}"));
         if deleted.is_ok() {
             self.rotten.take_if(|rotten| *rotten == server);
         }
@@ -73,7 +74,7 @@ impl HostingTrial {
         cas: Option<ConfigPosition>,
     ) -> OneCall<DeleteTabletRequestPb> {
         let request = DeleteTabletRequestPb {
-            dest_uuid: Some(id_bytes(&self.ids[server])),
+            dest_uuid: Some(id_bytes(&self.fleet.ids[server])),
             tablet_id: tablet_id(),
             reason: Some("trial".to_string()),
             delete_type: Some(to as i32),
@@ -105,31 +106,26 @@ impl HostingTrial {
         }
         self.end_disk_faults(server);
         let request = StartTabletCopyRequestPb {
-            dest_uuid: Some(id_bytes(&self.ids[server])),
+            dest_uuid: Some(id_bytes(&self.fleet.ids[server])),
             tablet_id: tablet_id(),
             copy_peer_uuid: id_bytes(&NOWHERE),
             copy_peer_addr: HostPortPb { host: OPERATOR.to_string(), port: u32::from(TSERVER_PORT) },
             caller_term: None,
         };
         let reply: Result<StartTabletCopyResponsePb, _> =
-            self.call(server, (CONSENSUS, "StartTabletCopy"), request);
+            self.fleet.call(server, (CONSENSUS, "StartTabletCopy"), request);
         let refused = reply.map(|reply| reply.error.map(|error| text_of(&error.status)));
-        self.note(format!("copy to {server} from nowhere: {refused:?}"));
-        self.pass(COPY_ENDS);
+        self.fleet.note(format!("copy to {server} from nowhere: {refused:?}"));
+        self.fleet.pass(COPY_ENDS);
         let after = self.files(server);
-        if self.up[server] && !after.has_all_of(&before) {
-            self.report(format!("a copy to {server} that could not begin left {after:?} of {before:?}"));
+        if self.fleet.up[server] && !after.has_all_of(&before) {
+            self.fleet
+                .report(format!("a copy to {server} that could not begin left {after:?} of {before:?}"));
         }
     }
 
-    /// Returns true if the leader's configuration has a server, or no leader says otherwise.
-    pub(super) fn is_member(&self, server: usize) -> bool {
-        let status = self.leader().and_then(|leader| self.status(leader));
-        status.is_none_or(|status| status.active_config().peer(self.ids[server]).is_some())
-    }
-
     fn files(&mut self, server: usize) -> ReplicaFiles {
-        let machine = self.world.machine(&host(server).name());
+        let machine = self.fleet.world.machine(&host(server).name());
         // Of copies of the disks: reading counts as an operation.
         let (wal, data) = (machine.disk(WAL_DIR).image(), machine.disk(DATA_DIR).image());
         let names = |disk: &dyn engine::disk::Disk, dir: &str| {

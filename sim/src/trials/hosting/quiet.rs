@@ -8,30 +8,31 @@ use node::hosting::replica::ReplicaHandle;
 use node::hosting::tablet_entry::EntryState;
 use nyala_proto::kudu::tablet::TabletDataState;
 
-use super::{HostingTrial, MEMBERS, SERVERS, host};
+use super::{HostingTrial, MEMBERS, SERVERS};
 use crate::cluster::{COPY_IDLE, DATA_DIR, WAL_DIR};
 use crate::oracle::resources;
+use crate::trials::fleet::host;
 use crate::world::World;
 
 /// Rounds until which the group is whole again.
 const ROUNDS: u32 = 120;
 const ROUND: Duration = Duration::from_millis(500);
-/// Rounds after which members whose replicas failed are restarted if nothing can be changed: a majority may have.
+/// Rounds after which servers whose replicas failed are restarted if nothing can be changed: a majority may have.
 const PATIENCE: u32 = 30;
 /// Attempts to delete a replica.
 const ATTEMPTS: u32 = 5;
 
 impl HostingTrial {
     pub(super) fn end(&mut self) {
-        self.steps.push("the quiet end".to_string());
-        self.repair_links();
+        self.fleet.steps.push("the quiet end".to_string());
+        self.fleet.repair_links();
         for server in 0..SERVERS {
             self.end_disk_faults(server);
-            self.restart(server);
+            self.fleet.restart(server);
         }
         for round in 0..ROUNDS {
-            self.pass(ROUND);
-            if self.found.is_some() {
+            self.fleet.pass(ROUND);
+            if self.fleet.found.is_some() {
                 return;
             }
             if self.is_whole() {
@@ -45,19 +46,19 @@ impl HostingTrial {
             }
         }
         let states: Vec<String> = (0..SERVERS).map(|server| self.show(server)).collect();
-        self.report(format!("the group is not whole again without faults: {}", states.join("; ")));
+        self.fleet.report(format!("the group is not whole again without faults: {}", states.join("; ")));
     }
 
     /// Reports what servers still hold after the time for which they keep what died.
     fn check_resources(&mut self) {
-        self.pass(COPY_IDLE + ROUND * 20);
-        let usages = self.observer.running().clone().usages(&mut self.world);
+        self.fleet.pass(COPY_IDLE + ROUND * 20);
+        let usages = self.fleet.observer.running().clone().usages(&mut self.fleet.world);
         let held = resources::check(&usages).into_iter().next();
-        held.into_iter().for_each(|violation| self.report(violation.message));
+        held.into_iter().for_each(|violation| self.fleet.report(violation.message));
     }
 
     pub(super) fn disks(&mut self, server: usize) -> [MemDisk; 2] {
-        let machine = self.world.machine(&host(server).name());
+        let machine = self.fleet.world.machine(&host(server).name());
         [machine.disk(WAL_DIR), machine.disk(DATA_DIR)]
     }
 
@@ -66,7 +67,7 @@ impl HostingTrial {
         let Some((leader, status)) = self.leader_at_rest() else { return };
         let config = status.committed_config.clone();
         for server in 0..SERVERS {
-            let is_member = config.peer(self.ids[server]).is_some();
+            let is_member = config.peer(self.fleet.ids[server]).is_some();
             if !is_member && !matches!(self.state(server), None | Some(EntryState::Tombstoned(_))) {
                 let cas = Some(status.committed_position);
                 let _ = self.delete(server, TabletDataState::TabletDataTombstoned, cas);
@@ -80,19 +81,20 @@ impl HostingTrial {
         let rotten = self.rotten_member(&config).filter(|rotten| *rotten != leader);
         match rotten.or(lost.and_then(|peer| self.server_of(peer))) {
             Some(server) if config.peers.len() >= MEMBERS => self.remove(leader, server),
-            Some(server) if !config.is_voter(self.ids[server]) => self.remove(leader, server),
+            Some(server) if !config.is_voter(self.fleet.ids[server]) => self.remove(leader, server),
             _ if config.peers.len() < MEMBERS => self.add(),
             _ if config.voter_count() > MEMBERS => self.evict(),
             _ => {}
         }
     }
 
-    /// Restarts members whose replica has failed: what a disk refused once may be whole.
+    /// Restarts servers whose replica has failed: what a disk refused once may be whole. Also those that the newest leader
+    /// does not know as members: it may be a deposed one, and the replica of its successor has failed.
     fn restart_failed(&mut self) {
-        for server in (0..SERVERS).filter(|server| self.is_member(*server)).collect::<Vec<_>>() {
+        for server in 0..SERVERS {
             if self.has_failed(server) {
-                self.kill(server);
-                self.restart(server);
+                self.fleet.kill(server);
+                self.fleet.restart(server);
             }
         }
     }
@@ -108,7 +110,7 @@ impl HostingTrial {
     fn is_led(&self) -> bool {
         let Some((_, status)) = self.leader_at_rest() else { return false };
         let config = &status.committed_config;
-        let runs = |at: usize| config.is_voter(self.ids[at]) && self.replica(at).is_some();
+        let runs = |at: usize| config.is_voter(self.fleet.ids[at]) && self.replica(at).is_some();
         let running = (0..SERVERS).filter(|at| runs(*at)).count();
         status.committed == status.last && running > config.voter_count() / 2
     }
@@ -127,12 +129,12 @@ impl HostingTrial {
                     break;
                 }
                 last = self.delete(server, TabletDataState::TabletDataDeleted, None);
-                self.pass(ROUND);
+                self.fleet.pass(ROUND);
             }
             if self.state(server).is_some() {
-                self.report(format!("server {server} does not delete its replica: {last:?}"));
+                self.fleet.report(format!("server {server} does not delete its replica: {last:?}"));
             } else if !self.has_nothing(server) {
-                self.report(format!("server {server} has files of a deleted tablet"));
+                self.fleet.report(format!("server {server} has files of a deleted tablet"));
             }
         }
     }
@@ -153,7 +155,7 @@ impl HostingTrial {
     fn show_replica(&self, replica: &ReplicaHandle) -> String {
         let status = replica.status();
         let of_member = |peer: &Peer| {
-            let number = self.ids.iter().position(|id| *id == peer.id);
+            let number = self.fleet.ids.iter().position(|id| *id == peer.id);
             let number = number.map_or("?".to_string(), |number| number.to_string());
             format!("{number} {:?}", peer.member)
         };

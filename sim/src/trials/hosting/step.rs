@@ -5,6 +5,7 @@ use std::time::Duration;
 use sim_plan::RandomStream;
 
 use super::{HostingTrial, SERVERS};
+use crate::world::World;
 
 /// Most time that passes in a step, in milliseconds.
 const PASS_MILLIS: u64 = 1_500;
@@ -59,11 +60,11 @@ impl HostingTrial {
     pub(super) fn take_step(&mut self) {
         let step = draw(&mut self.random);
         let server = self.random.below(SERVERS as u64) as usize;
-        self.steps.push(format!("{step:?} at {server}, {:?}", self.world_time()));
+        self.fleet.steps.push(format!("{step:?} at {server}, {:?}", self.fleet.world.now()));
         match step {
             Step::Pass => {
                 let millis = self.random.below(PASS_MILLIS);
-                self.pass(Duration::from_millis(millis));
+                self.fleet.pass(Duration::from_millis(millis));
             }
             Step::Write => self.write(),
             Step::Evict => self.evict(),
@@ -71,12 +72,12 @@ impl HostingTrial {
             Step::LateDelete => self.delete_late(),
             Step::CopyFromNowhere => self.copy_from_nowhere(),
             Step::BreakCopy => self.break_copy(),
-            Step::Kill => self.kill(server),
-            Step::PowerCut => self.cut_power(server),
-            Step::Restart => self.restart(server),
+            Step::Kill => self.fleet.kill(server),
+            Step::PowerCut => self.fleet.cut_power(server),
+            Step::Restart => self.fleet.restart(server),
             Step::DiskErrors => self.fail_disk(server),
-            Step::Isolate => self.isolate(server),
-            Step::Repair => self.repair_links(),
+            Step::Isolate => self.fleet.cut_links(server, None),
+            Step::Repair => self.fleet.repair_links(),
             Step::Rot => self.rot(),
             Step::StrayVote => self.send_stray_vote(server),
         }

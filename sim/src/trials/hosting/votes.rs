@@ -20,7 +20,8 @@ impl HostingTrial {
     /// what the replica had.
     fn delete_some_failed(&mut self, status: &RaftStatus) {
         let config = &status.committed_config;
-        let failed = (0..SERVERS).find(|at| config.peer(self.ids[*at]).is_none() && self.has_failed(*at));
+        let failed =
+            (0..SERVERS).find(|at| config.peer(self.fleet.ids[*at]).is_none() && self.has_failed(*at));
         if let Some(server) = failed {
             let cas = Some(status.committed_position);
             let _ = self.delete(server, TabletDataState::TabletDataTombstoned, cas);
@@ -32,20 +33,21 @@ impl HostingTrial {
     pub(super) fn send_stray_vote(&mut self, server: usize) {
         let Some(status) = self.leader().and_then(|leader| self.status(leader)) else { return };
         self.delete_some_failed(&status);
-        let idle = (0..SERVERS).find(|at| self.up[*at] && self.replica(*at).is_none());
+        let idle = (0..SERVERS).find(|at| self.fleet.up[*at] && self.replica(*at).is_none());
         let to = idle.unwrap_or(server);
         let index = status.last.index.saturating_sub(self.random.below(BEHIND));
         let request = vote_to_pb(&VoteRequest {
             tablet: TABLET,
             candidate: CANDIDATE,
-            dest: self.ids[to],
+            dest: self.fleet.ids[to],
             term: status.term,
             last_op: OpId { term: status.last.term, index },
             is_pre_vote: false,
             ignore_live_leader: true,
         });
-        let reply: Result<VoteResponsePb, _> = self.call(to, (CONSENSUS, "RequestConsensusVote"), request);
+        let reply: Result<VoteResponsePb, _> =
+            self.fleet.call(to, (CONSENSUS, "RequestConsensusVote"), request);
         let granted = reply.map(|reply| reply.vote_granted());
-        self.note(format!("a candidate with {index} asks {to} for its vote: {granted:?}"));
+        self.fleet.note(format!("a candidate with {index} asks {to} for its vote: {granted:?}"));
     }
 }

@@ -1,0 +1,365 @@
+//! Tablet servers of the keyed world, and an operator that calls them, for trials of whole servers.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::disk::mem::DiskCost;
+use engine::ids::{TabletId, Uuid};
+use engine::raft::{RaftStatus, Role};
+use engine::sync::Mutex;
+use futures_util::future::join;
+use node::hosting::replica::ReplicaHandle;
+use node::hosting::tablet_entry::{EntryState, TabletEntry};
+use node::tserver::TserverConfig;
+use node::tserver::server::TabletServer;
+use nyala_common::env::Env;
+use nyala_common::rpc::client::CallOptions;
+use nyala_common::wire::schema::id_bytes;
+use nyala_proto::kudu::HostPortPb;
+use nyala_proto::kudu::consensus::RaftPeerPb;
+use nyala_proto::kudu::consensus::raft_peer_pb::MemberType;
+use prost::Message;
+use sim_plan::{Host, Plan};
+
+use crate::cluster;
+use crate::event_log::EventLog;
+use crate::net::rules::LinkEffect;
+use crate::oracle::Violation;
+use crate::run_observer::RunObserver;
+use crate::wire::client::{CallFailure, PlainClient};
+use crate::workload::TSERVER_PORT;
+use crate::world::keyed::KeyedWorld;
+use crate::world::{HostProgram, LinkRule, LinkRuleId, StopReason, World};
+
+/// Machine of the operator, where no server is.
+pub(super) const OPERATOR: &str = "operator";
+/// Timeout of a call.
+pub(super) const CALL: Duration = Duration::from_secs(2);
+/// Time until a server that is started serves its tablets.
+const START: Duration = Duration::from_millis(500);
+
+/// Lines that a violation's story ends with.
+const STORY: usize = 60;
+/// Invariants that need to know which disturbances there are.
+const OF_DISTURBANCES: [&str; 3] = ["LeaderUndisturbed", "MajorityElects", "LiveMajority"];
+
+/// A call to a server.
+#[derive(Clone)]
+pub(super) struct OneCall<Q> {
+    pub server: usize,
+    pub service: &'static str,
+    pub method: &'static str,
+    pub request: Q,
+}
+
+impl<Q: Message> OneCall<Q> {
+    pub(super) async fn make<R: Message + Default>(
+        self,
+        env: Env,
+        options: CallOptions,
+    ) -> Result<R, CallFailure> {
+        let mut client = PlainClient::new(env, Vec::new(), 0, CALL);
+        let address = address(self.server);
+        let called = client.call(&address, self.service, self.method, &self.request, options).await;
+        called.map(|reply| reply.message)
+    }
+}
+
+/// Servers and their operator.
+pub(super) struct Fleet {
+    pub world: KeyedWorld,
+    pub plan: Plan,
+    pub observer: RunObserver,
+    pub ids: Vec<Uuid>,
+    pub up: Vec<bool>,
+    pub found: Option<String>,
+    pub steps: Vec<String>,
+    rules: Vec<LinkRuleId>,
+    /// Time of the last repair of links, or start of a server.
+    repaired: Duration,
+}
+
+/// Returns the host of a server.
+pub(super) fn host(server: usize) -> Host {
+    Host::Tserver(server as u8)
+}
+
+fn address(server: usize) -> String {
+    format!("{}:{TSERVER_PORT}", host(server))
+}
+
+impl Fleet {
+    pub(super) fn create(seed: u64, plan: Plan) -> Fleet {
+        let log = EventLog::keeping(0..0, false);
+        let world = KeyedWorld::new(seed, plan.network.clone(), DiskCost::default(), log);
+        let observer = RunObserver::new(&plan, None);
+        let up = vec![true; usize::from(plan.cluster.tservers)];
+        Fleet {
+            world,
+            plan,
+            observer,
+            ids: Vec::new(),
+            up,
+            found: None,
+            steps: Vec::new(),
+            rules: Vec::new(),
+            repaired: Duration::ZERO,
+        }
+    }
+
+    pub(super) fn servers(&self) -> usize {
+        self.up.len()
+    }
+
+    /// Boots all servers with these settings, and waits until they serve.
+    pub(super) fn boot(&mut self, config: impl Fn(&Plan, Host) -> TserverConfig, beginning: Duration) {
+        for server in 0..self.servers() {
+            let machine = self.world.machine(&host(server).name());
+            machine.set_cost(cluster::device_cost(&self.plan));
+            machine.set_observer(self.observer.observer_for(host(server), &machine));
+            let config = config(&self.plan, host(server));
+            let program = cluster::tablet_server(config, host(server), self.observer.running());
+            self.world.boot(&host(server).name(), program);
+        }
+        self.pass(beginning);
+        self.ids =
+            (0..self.servers()).filter_map(|at| self.running(at)).map(|running| running.uuid()).collect();
+        if self.ids.len() < self.servers() {
+            self.report("not all servers have started".to_string());
+        }
+    }
+
+    /// Lets time pass.
+    pub(super) fn pass(&mut self, span: Duration) {
+        let until = self.world.now() + span;
+        while !self.run_until(until) {}
+    }
+
+    /// Lets time pass until then; false if the operator's call ended before.
+    fn run_until(&mut self, until: Duration) -> bool {
+        loop {
+            match self.world.run_until(until) {
+                Ok(StopReason::Reached) => return true,
+                Ok(StopReason::ClientsEnded) => return false,
+                Ok(StopReason::Fired { .. }) => {}
+                Ok(StopReason::LostPower { host }) => {
+                    self.world.cut_power(&host);
+                    self.mark_down(&host);
+                }
+                Ok(StopReason::Exited { host, error }) => self.exited(&host, error),
+                Err(failure) => {
+                    self.report(failure.to_string());
+                    return true;
+                }
+            }
+        }
+    }
+
+    /// Handles the end of a server's process, which only a faulty disk explains.
+    fn exited(&mut self, host: &str, error: Option<String>) {
+        let sound = self.world.machine(host).disks_are_fault_free();
+        self.world.kill(host);
+        self.mark_down(host);
+        self.note(format!("{host} ends: {error:?}"));
+        if sound {
+            self.report(format!("{host} ends by itself: {error:?}"));
+        }
+    }
+
+    fn mark_down(&mut self, name: &str) {
+        let server = (0..self.servers()).find(|server| host(*server).name() == name);
+        server.into_iter().for_each(|server| self.up[server] = false);
+    }
+
+    pub(super) fn kill(&mut self, server: usize) {
+        if std::mem::replace(&mut self.up[server], false) {
+            self.world.kill(&host(server).name());
+        }
+    }
+
+    pub(super) fn cut_power(&mut self, server: usize) {
+        if std::mem::replace(&mut self.up[server], false) {
+            self.world.cut_power(&host(server).name());
+        }
+    }
+
+    /// Starts a server that is down.
+    pub(super) fn restart(&mut self, server: usize) {
+        if !std::mem::replace(&mut self.up[server], true) {
+            self.world.restart(&host(server).name());
+            self.repaired = self.world.now();
+            self.pass(START);
+        }
+    }
+
+    /// Cuts the links from and to a server, or only those between two of them.
+    pub(super) fn cut_links(&mut self, server: usize, other: Option<usize>) {
+        let (one, other) = (Some(host(server).name()), other.map(|other| host(other).name()));
+        let to = LinkRule { from: other.clone(), to: one.clone(), effect: LinkEffect::Block };
+        let from = LinkRule { from: one, to: other, effect: LinkEffect::Block };
+        for rule in [to, from] {
+            let id = self.world.add_rule(rule);
+            self.rules.push(id);
+        }
+    }
+
+    pub(super) fn repair_links(&mut self) {
+        for rule in std::mem::take(&mut self.rules) {
+            self.world.remove_rule(rule);
+            self.repaired = self.world.now();
+        }
+    }
+
+    /// Returns true if all servers run and reach each other.
+    pub(super) fn is_connected(&self) -> bool {
+        self.rules.is_empty() && self.up.iter().all(|up| *up)
+    }
+
+    /// Returns true if all servers have run and reached each other for so long.
+    pub(super) fn is_calm_for(&self, span: Duration) -> bool {
+        self.is_connected() && self.world.now() >= self.repaired + span
+    }
+
+    /// Makes one call to a server.
+    pub(super) fn call<Q, R>(
+        &mut self,
+        server: usize,
+        (service, method): (&'static str, &'static str),
+        request: Q,
+    ) -> Result<R, CallFailure>
+    where
+        Q: Message + Clone + 'static,
+        R: Message + Default + 'static,
+    {
+        self.send(OneCall { server, service, method, request })
+    }
+
+    /// Makes a call that was prepared.
+    pub(super) fn send<Q, R>(&mut self, call: OneCall<Q>) -> Result<R, CallFailure>
+    where
+        Q: Message + Clone + 'static,
+        R: Message + Default + 'static,
+    {
+        let reply = self.run_client(move |env| call.clone().make(env, CallOptions::default()));
+        reply.unwrap_or_else(|| Err(CallFailure::Unknown("no reply".to_string())))
+    }
+
+    /// Makes two calls at once, the second one later by `delay`.
+    pub(super) fn call_both<Q, R, P, S>(
+        &mut self,
+        first: OneCall<Q>,
+        delay: Duration,
+        second: OneCall<P>,
+    ) -> Option<(Result<R, CallFailure>, Result<S, CallFailure>)>
+    where
+        Q: Message + Clone + 'static,
+        R: Message + Default + 'static,
+        P: Message + Clone + 'static,
+        S: Message + Default + 'static,
+    {
+        self.run_client(move |env| {
+            let (first, second) = (first.clone(), second.clone());
+            async move {
+                let later = async {
+                    env.sleep(delay).await;
+                    second.make(env.clone(), CallOptions::default()).await
+                };
+                join(first.make(env.clone(), CallOptions::default()), later).await
+            }
+        })
+    }
+
+    /// Runs a program on the operator's machine; returns its result if it ends in time.
+    pub(super) fn run_client<T, F>(&mut self, program: impl Fn(Env) -> F + Send + Sync + 'static) -> Option<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + 'static,
+    {
+        let result: Arc<Mutex<Option<T>>> = Arc::default();
+        let into = result.clone();
+        let program: HostProgram = Arc::new(move |env| {
+            let (into, running) = (into.clone(), program(env));
+            Box::pin(async move {
+                let ended = running.await;
+                *into.lock() = Some(ended);
+                Ok(())
+            })
+        });
+        // Ends the program of the last call.
+        self.world.kill(OPERATOR);
+        self.world.client(OPERATOR, program);
+        let until = self.world.now() + CALL * 2;
+        self.run_until(until);
+        result.lock().take()
+    }
+
+    /// Returns a server as a member.
+    pub(super) fn peer(&self, server: usize, member: MemberType) -> RaftPeerPb {
+        let last_known_addr = HostPortPb { host: host(server).name(), port: u32::from(TSERVER_PORT) };
+        RaftPeerPb {
+            permanent_uuid: Some(id_bytes(&self.ids[server])),
+            member_type: Some(member as i32),
+            last_known_addr: Some(last_known_addr),
+            ..Default::default()
+        }
+    }
+
+    /// Returns a server's process, if it runs.
+    pub(super) fn running(&self, server: usize) -> Option<Arc<TabletServer>> {
+        let servers = self.observer.running().all();
+        let mut own = servers.into_iter().filter(|(of, _)| *of == host(server) && self.up[server]);
+        own.next().map(|(_, running)| running)
+    }
+
+    pub(super) fn entry(&self, server: usize, tablet: TabletId) -> Option<Arc<TabletEntry>> {
+        self.running(server)?.tablets.get(tablet)
+    }
+
+    /// Returns a server's replica, if it runs and has not failed.
+    pub(super) fn replica(&self, server: usize, tablet: TabletId) -> Option<ReplicaHandle> {
+        match self.entry(server, tablet)?.state() {
+            EntryState::Running(replica) if !replica.is_stopped() && replica.failure().is_none() => {
+                Some(replica)
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) fn status(&self, server: usize, tablet: TabletId) -> Option<Arc<RaftStatus>> {
+        self.replica(server, tablet).map(|replica| replica.status())
+    }
+
+    /// Returns the leader of a tablet's newest term, if there is one.
+    pub(super) fn leader(&self, tablet: TabletId) -> Option<usize> {
+        let statuses = (0..self.servers()).filter_map(|server| Some((server, self.status(server, tablet)?)));
+        let leaders = statuses.filter(|(_, status)| status.role == Role::Leader);
+        leaders.max_by_key(|(_, status)| status.term).map(|(server, _)| server)
+    }
+
+    /// Reports what the invariants of replication have found.
+    pub(super) fn report_violations(&mut self) {
+        let of_group = |violation: &&Violation| !OF_DISTURBANCES.contains(&violation.oracle);
+        let (found, uncaused) = (self.observer.violations(), self.observer.uncaused_failures());
+        let first = found.iter().filter(of_group).chain(&uncaused).next();
+        let text = first.map(|violation| format!("{}: {}", violation.oracle, violation.message));
+        text.into_iter().for_each(|text| self.report(text));
+    }
+
+    /// Ends a trial: what it has found, with the last lines of its story.
+    pub(super) fn violation(mut self, oracle: &'static str, seed: u64) -> Option<Violation> {
+        let what = self.found?;
+        let message = format!("seed {seed}, after step {}: {what}", self.steps.len());
+        let story = self.steps.split_off(self.steps.len().saturating_sub(STORY));
+        Some(Violation { oracle, message, story })
+    }
+
+    /// Adds what happens in a step to the story.
+    pub(super) fn note(&mut self, what: impl Into<String>) {
+        self.steps.push(format!("  {}", what.into()));
+    }
+
+    /// Records what is wrong, unless something was before.
+    pub(super) fn report(&mut self, what: String) {
+        self.found.get_or_insert(what);
+    }
+}

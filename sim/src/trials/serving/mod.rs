@@ -1,0 +1,167 @@
+//! A serving trial: tablet servers with many tablets in two data directories, and made-up masters that hear of them.
+//!
+//! ```text
+//!   made-up masters: lead by turns, forget, are silent, deaf or busy ◄── heartbeats, reports ── servers of the keyed world
+//!       │ in the end the leader knows what servers have                                           │ directories run full,
+//!   operator ── CreateTablet, DeleteTablet, AlterSchema, Write, LeaderStepDown ──────────────────►│ disks fail, clocks err
+//!       │ replicas go where space is, writes are refused where none is, a transfer goes to the voter that it names,
+//!       └ a commit wait ends after its timestamp, also for a repeated request
+//! ```
+//!
+//! *Not here:* rows, changes of members and copies, which other trials are for, and the invariants of replication: the
+//! operator deletes majorities of replicas.
+
+mod commit_wait;
+mod directories;
+mod known_server;
+mod masters;
+mod quiet;
+mod reports;
+mod step;
+mod tablets;
+mod transfers;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::ids::{TabletId, Uuid};
+use engine::schema::Schema;
+use engine::sync::Mutex;
+use node::tserver::TserverConfig;
+use sim_plan::tables::ModelTable;
+use sim_plan::{FaultProfile, FinalRestart, Host, Plan, PlanSize, RandomStream};
+
+use self::directories::Directories;
+use self::masters::{MASTERS, Masters};
+use self::tablets::TabletCase;
+use super::fleet::{Fleet, host};
+use super::{draw, shape};
+use crate::cluster;
+use crate::oracle::Violation;
+use crate::server_limits::CLOCK_ERROR_MAX_MICROS;
+use crate::world::{HostProgram, World};
+
+/// Name of this oracle.
+const NAME: &str = "serving trial";
+
+const SERVERS: usize = 3;
+/// Steps of a trial, before its quiet end.
+const STEPS: usize = 40;
+/// Time until servers serve, and until a tablet's first leader.
+const BEGINNING: Duration = Duration::from_secs(1);
+/// Interval of heartbeats, and of looks at tablets' sizes.
+const HEARTBEAT: Duration = Duration::from_millis(250);
+const SIZES: Duration = Duration::from_millis(500);
+
+struct ServingTrial {
+    random: RandomStream,
+    fleet: Fleet,
+    masters: Arc<Mutex<Masters>>,
+    directories: Vec<Directories>,
+    table: ModelTable,
+    schema: Schema,
+    tablets: Vec<TabletCase>,
+    /// Number of the next tablet.
+    next: u8,
+    /// Number of the next request that is sent twice.
+    request: i64,
+}
+
+/// Runs the trial of a seed; returns what it finds.
+pub(super) fn run(seed: u64) -> Option<Violation> {
+    let mut trial = ServingTrial::create(seed);
+    trial.run();
+    trial.fleet.violation(NAME, seed)
+}
+
+/// Returns the plan of a trial: settings of servers, without clients and faults.
+fn plan_of(seed: u64) -> Plan {
+    let mut plan = Plan::generate(seed, FaultProfile::Calm, PlanSize::Smoke);
+    (plan.clients, plan.faults, plan.clocks, plan.tables) = Default::default();
+    (plan.security, plan.ending) = (None, FinalRestart::Stay);
+    (plan.cluster.masters, plan.cluster.tservers) = (MASTERS as u8, SERVERS as u8);
+    (plan.cluster.replicas, plan.cluster.log_sync) = (SERVERS as u8, true);
+    plan.cluster.raft_heartbeat = Duration::from_millis(100);
+    plan.cluster.follower_failed = Duration::from_secs(300);
+    plan.cluster.rpc_timeout = Duration::from_secs(1);
+    plan.cluster.heartbeat = HEARTBEAT;
+    plan
+}
+
+fn config_of(plan: &Plan, host: Host) -> TserverConfig {
+    let config = cluster::tserver_config(plan, host);
+    TserverConfig {
+        data_dirs: directories::DATA.map(str::to_string).to_vec(),
+        reserves: directories::RESERVES,
+        tablet_stats_interval_ms: SIZES.as_millis() as u64,
+        ..config
+    }
+}
+
+/// Returns the id of the tablet of a number.
+fn tablet_of(number: u8) -> TabletId {
+    Uuid([number + 1; 16])
+}
+
+impl ServingTrial {
+    fn create(seed: u64) -> ServingTrial {
+        let mut random = RandomStream::new(seed, "serving trial");
+        let table = draw::table(&mut random);
+        let schema = shape::schema_of(&table).expect("a model table has a schema");
+        ServingTrial {
+            random,
+            fleet: Fleet::create(seed, plan_of(seed)),
+            masters: Arc::new(Mutex::new(Masters::new(seed))),
+            directories: vec![Directories::default(); SERVERS],
+            table,
+            schema,
+            tablets: Vec::new(),
+            next: 0,
+            request: 0,
+        }
+    }
+
+    fn run(&mut self) {
+        for number in 0..MASTERS {
+            let masters = self.masters.clone();
+            let program: HostProgram =
+                Arc::new(move |env| Box::pin(masters::serve(env, masters.clone(), number)));
+            self.fleet.world.boot(&Host::Master(number as u8).name(), program);
+        }
+        self.set_clocks();
+        self.fleet.boot(config_of, BEGINNING);
+        for _ in 0..STEPS {
+            if self.has_found() {
+                return;
+            }
+            self.take_step();
+        }
+        self.end();
+        let failure = self.fleet.observer.uncaused_failures().into_iter().next();
+        failure.into_iter().for_each(|failure| self.fleet.report(failure.message));
+    }
+
+    /// Gives each server a clock that errs by up to what it states.
+    fn set_clocks(&mut self) {
+        for server in 0..SERVERS {
+            let error = self.random.below(CLOCK_ERROR_MAX_MICROS);
+            let offset = self.random.below(2 * error + 1) as i64 - error as i64;
+            self.fleet.world.machine(&host(server).name()).set_clock(offset, error);
+        }
+    }
+
+    /// Returns true if something is wrong; also takes over what the masters have found.
+    fn has_found(&mut self) -> bool {
+        let told = self.masters.lock().found.take();
+        told.into_iter().for_each(|what| self.fleet.report(what));
+        self.fleet.found.is_some()
+    }
+
+    /// Lets the next steps happen later.
+    fn pass(&mut self, span: Duration) {
+        self.fleet.pass(span);
+    }
+}
+
+#[cfg(test)]
+mod tests;

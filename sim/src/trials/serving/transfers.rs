@@ -1,0 +1,76 @@
+//! Transfers of leadership to a voter that the operator names.
+
+use std::time::Duration;
+
+use engine::raft::{PeerHealth, RaftStatus};
+use nyala_common::wire::schema::id_bytes;
+use nyala_proto::kudu::consensus::{LeaderStepDownMode, LeaderStepDownRequestPb, LeaderStepDownResponsePb};
+
+use super::directories::Directories;
+use super::{SERVERS, ServingTrial, TabletCase};
+use crate::wire::client::{CONSENSUS, text_of};
+
+/// Time within which a voter that runs has caught up.
+const CAUGHT_UP: Duration = Duration::from_secs(1);
+/// Time until a transfer has succeeded, or was given up.
+const MOVED: Duration = Duration::from_secs(4);
+/// Time until what a cut link has held back has arrived.
+const RETRANSMITTED: Duration = Duration::from_secs(5);
+/// Percentage of transfers to a voter that the leader cannot reach.
+const DEAF_PERCENT: u64 = 40;
+
+impl ServingTrial {
+    /// Asks the leader of a tablet to hand over to another voter. It must lead then, or, if the leader cannot reach it,
+    /// the leader stays.
+    pub(super) fn transfer(&mut self) {
+        let Some((at, leader)) = self.led_tablet() else { return };
+        let case = self.tablets[at].clone();
+        let calm = self.fleet.is_calm_for(RETRANSMITTED)
+            && self.directories.iter().all(|of| *of == Directories::default());
+        if case.members.len() < SERVERS || !calm {
+            return;
+        }
+        let others: Vec<usize> = (0..SERVERS).filter(|server| *server != leader).collect();
+        let (to, deaf) = (self.random.pick(&others), self.random.percent(DEAF_PERCENT));
+        if !self.follows(leader, to, &case) {
+            return;
+        }
+        if deaf {
+            self.fleet.cut_links(leader, Some(to));
+        }
+        let request = LeaderStepDownRequestPb {
+            dest_uuid: Some(id_bytes(&self.fleet.ids[leader])),
+            tablet_id: id_bytes(&case.id),
+            mode: Some(LeaderStepDownMode::Graceful as i32),
+            new_leader_uuid: Some(id_bytes(&self.fleet.ids[to])),
+        };
+        let reply: Result<LeaderStepDownResponsePb, _> =
+            self.fleet.call(leader, (CONSENSUS, "LeaderStepDown"), request);
+        let refused = reply.map(|reply| reply.error.map(|error| text_of(&error.status)));
+        self.pass(MOVED);
+        let now = self.fleet.leader(case.id);
+        self.fleet
+            .note(format!("transfer of {at} from {leader} to {to}, deaf {deaf}: {refused:?}, {now:?} leads"));
+        if deaf {
+            // The request may still arrive.
+            self.fleet.repair_links();
+            self.pass(RETRANSMITTED);
+        }
+        let expected = if deaf { leader } else { to };
+        let is_right = now == Some(expected) || deaf && now == Some(to);
+        if matches!(refused, Ok(None)) && !is_right {
+            let what = format!("leadership went from {leader} to {now:?}, and the operator named {to}");
+            self.fleet.report(what);
+        }
+    }
+
+    /// Returns true if a voter has had time to catch up with the leader, which calls it healthy.
+    fn follows(&mut self, leader: usize, to: usize, case: &TabletCase) -> bool {
+        self.pass(CAUGHT_UP);
+        let (id, status) = (self.fleet.ids[to], self.fleet.status(leader, case.id));
+        let healthy = |status: &RaftStatus| {
+            status.peers.iter().any(|peer| peer.id == id && peer.health == PeerHealth::Healthy)
+        };
+        self.fleet.replica(to, case.id).is_some() && status.is_some_and(|status| healthy(&status))
+    }
+}
