@@ -4,6 +4,7 @@ use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
 use super::entry::{CommitEntry, LogEntry, ReplicateEntry};
+use super::packer::BatchPacker;
 use crate::codec::{self, ByteReader};
 use crate::error::{Error, Result};
 use crate::format_level::StoredFormat;
@@ -89,13 +90,18 @@ pub(super) struct BatchPosition {
 }
 
 /// Encodes the batch into `out`, which is empty: one copy of each payload, one pass of the checksum.
-pub(super) fn encode_batch(out: &mut Vec<u8>, entries: &[LogEntry], compress: bool, place: BatchPosition) {
+pub(super) fn encode_batch(
+    out: &mut Vec<u8>,
+    entries: &[LogEntry],
+    packer: Option<&mut BatchPacker>,
+    place: BatchPosition,
+) {
     out.resize(BATCH_HEADER, 0);
     codec::put_varint(out, entries.len() as u64);
     for entry in entries {
         encode_entry(out, entry);
     }
-    let packed = compress && pack(out);
+    let packed = packer.is_some_and(|packer| packer.pack(out, BATCH_HEADER));
     let BatchPosition { sequence, offset, synced } = place;
     let payload = &out[BATCH_HEADER..];
     let (len, crc) = (payload.len() as u32, crc32c::crc32c(payload));
@@ -109,26 +115,7 @@ pub(super) fn encode_batch(out: &mut Vec<u8>, entries: &[LogEntry], compress: bo
     out[BATCH_CRC_AT..BATCH_HEADER].copy_from_slice(&crc.to_le_bytes());
 }
 
-/// Shortest payload in bytes that is compressed.
-const PACKED_BYTES_MIN: usize = 256;
-
-/// Replaces the payload in `out` by its compressed form. Returns false and changes nothing unless that saves an eighth.
-fn pack(out: &mut Vec<u8>) -> bool {
-    let payload = &out[BATCH_HEADER..];
-    if payload.len() < PACKED_BYTES_MIN {
-        return false;
-    }
-    let (len, packed) = (payload.len() as u32, lz4_flex::block::compress(payload));
-    if packed.len() + 4 > payload.len() - payload.len() / 8 {
-        return false;
-    }
-    out.truncate(BATCH_HEADER);
-    out.extend_from_slice(&len.to_le_bytes());
-    out.extend_from_slice(&packed);
-    true
-}
-
-/// Decompresses the output of [`pack`].
+/// Decompresses the output of [`BatchPacker::pack`].
 pub(super) fn unpack(payload: &Bytes) -> Result<Bytes, &'static str> {
     let Some((len, packed)) = payload.split_first_chunk::<4>() else {
         return Err("a compressed batch is too short for its length");

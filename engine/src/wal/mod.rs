@@ -36,6 +36,7 @@ use crate::ids::OpId;
 use crate::memory::TrackedBytes;
 use batch_reader::{BatchReader, BatchStep};
 use format::{BatchPosition, SegmentHeader};
+use packer::BatchPacker;
 use segment::{
     BatchMark, Segment, check_follows, mark, publish_segment, segment_path, sync_dir, write_segment,
 };
@@ -46,6 +47,7 @@ mod cut;
 mod entry;
 mod failed_sync;
 mod format;
+mod packer;
 mod recovery;
 mod segment;
 mod snapshot;
@@ -97,6 +99,7 @@ pub struct Wal {
     /// The error that ended the use of this log.
     failed: Option<Error>,
     buffer: Vec<u8>,
+    packer: BatchPacker,
     /// Tracked memory of the buffer.
     tracked: TrackedBytes,
 }
@@ -136,6 +139,7 @@ impl Wal {
             undone: false,
             failed: None,
             buffer: Vec::new(),
+            packer: BatchPacker::default(),
             tracked: TrackedBytes::default(),
         })
     }
@@ -164,6 +168,7 @@ impl Wal {
             undone: false,
             failed: None,
             buffer: Vec::new(),
+            packer: BatchPacker::default(),
             tracked: TrackedBytes::default(),
         };
         Ok((wal, recovered.report))
@@ -193,8 +198,9 @@ impl Wal {
         let mut buffer = std::mem::take(&mut self.buffer);
         buffer.reserve(len as usize);
         let compress = self.config.compress && active.format >= format::SEGMENT_VERSION;
+        let packer = compress.then_some(&mut self.packer);
         let place = BatchPosition { sequence: active.sequence, offset: active.bytes, synced: self.synced };
-        format::encode_batch(&mut buffer, entries, compress, place);
+        format::encode_batch(&mut buffer, entries, packer, place);
         debug_assert!(buffer.len() as u64 <= len);
         let len = buffer.len() as u64;
         self.tracked.set(buffer.capacity() as u64, 0);

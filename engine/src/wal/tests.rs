@@ -326,7 +326,7 @@ fn segments_of_the_first_format_are_read_and_continued() {
     format::encode_batch(
         &mut batch,
         &first,
-        false,
+        None,
         BatchPosition { sequence: 1, offset: bytes.len() as u64, synced: 0 },
     );
     bytes.extend(batch);
