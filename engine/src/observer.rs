@@ -39,6 +39,11 @@ impl ObserverHandle {
         ObserverHandle { observer: self.observer.clone(), server }
     }
 
+    /// Returns true if there is an observer. What only marks need is not computed without one.
+    pub fn is_present(&self) -> bool {
+        self.observer.is_some()
+    }
+
     /// Reports that a situation was reached.
     pub fn mark(&self, mark: &'static str) {
         if let Some(observer) = &self.observer {

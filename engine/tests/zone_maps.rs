@@ -7,6 +7,7 @@ use engine::disk::mem::DiskOpKind;
 use engine::ids::ColumnId;
 use engine::replica::JobKind;
 use engine::schema::predicate::{Predicate, PredicateKind};
+use engine::schema::row_block::ProjectedColumn;
 use engine::schema::row_ops::RowOpKind;
 use engine::schema::{ColumnSchema, DataType, Encoding, PhysicalType, Schema};
 use engine::tablet::scan::{ScanSpec, SnapshotChoice};
@@ -118,12 +119,12 @@ impl Table {
         let tablet = self.world.replica().tablet();
         let predicates = vec![Predicate::new(ColumnId(1), kind.clone())];
         let projection = tablet.schema().columns()[1..2].iter().map(Into::into).collect();
-        let keys = tablet.schema().columns()[..1].iter().map(Into::into).collect();
+        let keys: Vec<ProjectedColumn> = tablet.schema().columns()[..1].iter().map(Into::into).collect();
         let spec = ScanSpec { predicates, snapshot: at, ..ScanSpec::latest(projection) };
         let before = self.world.disk.op_count_of(DiskOpKind::Read);
         read(tablet.scan(&spec).unwrap());
         let reads = self.world.disk.op_count_of(DiskOpKind::Read) - before;
-        let found = read(tablet.scan(&ScanSpec { projection: keys, ..spec }).unwrap());
+        let found = read(tablet.scan(&ScanSpec { projection: keys.into(), ..spec }).unwrap());
         (found.iter().map(|cell| i32::from_le_bytes(cell[..].try_into().unwrap())).collect(), reads)
     }
 

@@ -245,6 +245,11 @@ impl Schema {
     }
 
     pub fn index_of_id(&self, id: ColumnId) -> Option<usize> {
+        // Ids are mostly positions: those of a new table are, and of most altered ones.
+        let guess = id.0 as usize;
+        if self.columns.get(guess).is_some_and(|column| column.id == id) {
+            return Some(guess);
+        }
         self.columns.iter().position(|column| column.id == id)
     }
 

@@ -233,6 +233,19 @@ impl ColumnBlock {
         ColumnBlock { values, validity: nullable.then(Bitmap::default) }
     }
 
+    /// Creates an empty column with capacity for `rows` cells, except for the bytes of cells of any length.
+    fn with_capacity(physical: PhysicalType, nullable: bool, rows: usize) -> ColumnBlock {
+        let values = match physical.width() {
+            Some(width) => ColumnValues::Fixed { width, bytes: Vec::with_capacity(width * rows) },
+            None => {
+                let mut offsets = Vec::with_capacity(1 + rows);
+                offsets.push(0);
+                ColumnValues::Var { offsets, bytes: Vec::new() }
+            }
+        };
+        ColumnBlock { values, validity: nullable.then(Bitmap::default) }
+    }
+
     pub fn len(&self) -> usize {
         match &self.values {
             ColumnValues::Fixed { width, bytes } => bytes.len() / width,
@@ -450,6 +463,12 @@ pub struct RowBlock {
 impl RowBlock {
     pub fn new(projection: &[ProjectedColumn]) -> RowBlock {
         let column = |c: &ProjectedColumn| ColumnBlock::new(c.ty.physical(), c.nullable);
+        RowBlock { rows: 0, columns: projection.iter().map(column).collect() }
+    }
+
+    /// Creates an empty block with capacity for `rows` rows, except for the bytes of cells of any length.
+    pub fn with_capacity(projection: &[ProjectedColumn], rows: usize) -> RowBlock {
+        let column = |c: &ProjectedColumn| ColumnBlock::with_capacity(c.ty.physical(), c.nullable, rows);
         RowBlock { rows: 0, columns: projection.iter().map(column).collect() }
     }
 

@@ -459,7 +459,7 @@ impl DiskRowSetScan {
 
 impl RowSetScan for DiskRowSetScan {
     fn next(&mut self) -> Result<Option<ScannedBlock>> {
-        let mut block = RowBlock::new(&self.spec.columns);
+        let mut block = self.spec.new_block();
         let batch = self.append_batch(&mut block)?;
         Ok(batch.map(|BatchKeys { keys, deleted }| ScannedBlock { block, keys, deleted }))
     }

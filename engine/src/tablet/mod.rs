@@ -355,23 +355,22 @@ impl Tablet {
         let rows = if spec.only_counts() { COUNTED_ROWS } else { self.config.scan_block_rows };
         let rowset_spec =
             scan::rowset_scan_spec(spec, &state.schema.schema, snapshot, spec.block_rows(rows))?;
-        let is_point_read = rowset_spec.as_ref().is_none_or(|rowset_spec| spec.is_point_read(rowset_spec));
         let mut rowsets: Vec<Box<dyn RowSetScan>> = Vec::new();
-        if let Some(rowset_spec) = rowset_spec {
+        if let Some(rowset_spec) = &rowset_spec {
             for rowset in &state.disk {
-                let (min, max) = rowset.key_bounds();
-                if rowset_spec.may_overlap(&min, &max) {
+                let meta = rowset.meta();
+                if rowset_spec.may_overlap(&meta.min_key, &meta.max_key) {
                     let rowset_spec =
-                        self.limit_block_rows(&rowset_spec, rowset.meta().rows.into(), rowset.raw_bytes());
+                        self.limit_block_rows(rowset_spec, meta.rows.into(), || rowset.raw_bytes());
                     rowsets.push(rowset.scan(&rowset_spec)?);
                 }
             }
             for mrs in state.frozen.iter().chain([&state.active]).filter(|mrs| mrs.rows() > 0) {
-                let rowset_spec = self.limit_block_rows(&rowset_spec, mrs.rows(), mrs.bytes() as u64);
+                let rowset_spec = self.limit_block_rows(rowset_spec, mrs.rows(), || mrs.bytes() as u64);
                 rowsets.push(Box::new(MemRowSetScan::new(mrs.clone(), rowset_spec)));
             }
         }
-        Ok(Scan::new(spec, snapshot, rowsets, is_point_read))
+        Ok(Scan::new(spec, snapshot, rowsets, rowset_spec.as_ref()))
     }
 
     /// Lowers the rows of a block if the rows are long. The rowset has `rows` rows of `bytes` bytes in total.
@@ -379,17 +378,20 @@ impl Tablet {
         &self,
         rowset_spec: &rowset::RowSetScanSpec,
         rows: u64,
-        bytes: u64,
+        bytes: impl FnOnce() -> u64,
     ) -> rowset::RowSetScanSpec {
         let mut rowset_spec = rowset_spec.clone();
-        if !rowset_spec.columns.is_empty() {
-            rowset_spec.block_rows = rowset_spec.block_rows.min(self.config.block_rows(rows, bytes));
+        if !rowset_spec.columns.is_empty() && !rowset_spec.is_one_key() {
+            rowset_spec.block_rows = rowset_spec.block_rows.min(self.config.block_rows(rows, bytes()));
         }
         rowset_spec
     }
 
     fn mark_scan(&self, spec: &ScanSpec, state: &TabletComponents) {
         let observer = &self.config.observer;
+        if !observer.is_present() {
+            return;
+        }
         observer.mark_if(!state.frozen.is_empty(), "scan: during a flush");
         observer.mark_if(state.disk.len() > 1, "scan: several rowsets");
         observer.mark_if(state.active.rows() > 0 && !state.disk.is_empty(), "scan: memory and disk");

@@ -72,6 +72,14 @@ impl RowSetScanSpec {
         bounds.is_some_and(|(lower, upper)| upper.strip_prefix(lower) == Some(&[0]))
     }
 
+    /// Returns an empty block for the rows of a scan. That of one key has memory for its row only.
+    pub fn new_block(&self) -> RowBlock {
+        match self.is_one_key() {
+            true => RowBlock::with_capacity(&self.columns, 1),
+            false => RowBlock::new(&self.columns),
+        }
+    }
+
     /// Returns true if a rowset with these first and last keys can have rows in the range.
     pub fn may_overlap(&self, min: &[u8], max: &[u8]) -> bool {
         self.lower_key.as_deref().is_none_or(|lower| lower <= max)

@@ -30,8 +30,9 @@ pub enum SnapshotChoice {
 /// Specification of a scan of a tablet.
 #[derive(Debug, Clone)]
 pub struct ScanSpec {
-    /// Columns of the returned blocks. At most one has no id: IS_DELETED, only in diff scans.
-    pub projection: Vec<ProjectedColumn>,
+    /// Columns of the returned blocks. At most one has no id: IS_DELETED, only in diff scans. Shared with the scan, since
+    /// a copy of the names costs more than a read by key.
+    pub projection: Arc<[ProjectedColumn]>,
     /// Predicates that must all hold.
     pub predicates: Vec<Predicate>,
     /// Encoded primary key, inclusive.
@@ -55,7 +56,7 @@ impl ScanSpec {
     /// Returns a spec that scans all rows at the latest snapshot, unordered. Callers override fields with `..`.
     pub fn latest(projection: Vec<ProjectedColumn>) -> ScanSpec {
         ScanSpec {
-            projection,
+            projection: projection.into(),
             predicates: Vec::new(),
             lower_key: None,
             upper_key: None,
@@ -116,7 +117,7 @@ pub struct Scan {
     left: u64,
     last_key: Option<Vec<u8>>,
     is_point_read: bool,
-    /// True if the rowset scans return just the columns of the projection, in any order of rows.
+    /// True if the rowset scans return just the columns of the projection, in any order of rows, and all rows count.
     is_plain: bool,
     /// First block, or the end, if it was read before it was asked for.
     ahead: Option<Option<RowBlock>>,
@@ -130,29 +131,32 @@ enum Sources {
 }
 
 impl Scan {
-    /// Creates a scan over these rowset scans, each opened with `spec`'s [`rowset_scan_spec`].
+    /// Creates a scan over these rowset scans, each opened with `within`, which is `None` if no row can match.
     pub(super) fn new(
         spec: &ScanSpec,
         snapshot: Snapshot,
         rowset_scans: Vec<Box<dyn RowSetScan>>,
-        is_point_read: bool,
+        within: Option<&RowSetScanSpec>,
     ) -> Scan {
         let sources = match spec.ordered {
             true => Sources::Merge(MergeScan { heads: rowset_scans.into_iter().map(Head::new).collect() }),
             false => Sources::Union(rowset_scans.into()),
         };
-        let projection: Arc<[ProjectedColumn]> = spec.projection.clone().into();
+        let projection = spec.projection.clone();
         let is_projected = |id| projection.iter().any(|column| column.id == Some(id));
         let is_plain = !spec.ordered
+            && spec.limit.is_none()
             && projection.iter().all(|column| column.id.is_some())
             && spec.predicates.iter().all(|predicate| is_projected(predicate.column));
+        // A key is in one rowset at a time, so the other ones need no look after its row.
+        let rows_max = if within.is_some_and(RowSetScanSpec::is_one_key) { 1 } else { u64::MAX };
         Scan {
             sources,
             projection,
             snapshot,
-            left: spec.limit.unwrap_or(u64::MAX),
+            left: spec.limit.unwrap_or(u64::MAX).min(rows_max),
             last_key: None,
-            is_point_read,
+            is_point_read: within.is_none_or(|within| spec.is_point_read(within)),
             is_plain,
             ahead: None,
             page_bytes: PageBytes::default(),
@@ -200,13 +204,15 @@ impl Scan {
     ///
     /// Cells of a scan without order and limit are copied once, from their page or row to `out`.
     pub fn append_block(&mut self, out: &mut RowBlock) -> Result<bool> {
-        let is_unlimited = self.left == u64::MAX && self.ahead.is_none();
+        let is_direct = self.is_plain && self.ahead.is_none() && self.left > 0;
         let Sources::Union(rest) = &mut self.sources else { return self.append_next(out) };
-        if !(self.is_plain && is_unlimited) {
+        if !is_direct {
             return self.append_next(out);
         }
+        let before = out.rows;
         let (appended, page_bytes) = PageBytes::count(|| append_of_union(rest, out));
         self.count_pages(page_bytes);
+        self.left -= (out.rows - before) as u64;
         appended
     }
 
@@ -243,6 +249,9 @@ impl Scan {
     /// Drops the columns that only predicates needed, and inserts the virtual column.
     fn output(&self, scanned: ScannedBlock) -> RowBlock {
         let ScannedBlock { block, deleted, .. } = scanned;
+        if self.is_plain {
+            return block;
+        }
         let mut real = block.columns.into_iter();
         let column = |projected: &ProjectedColumn| match projected.id {
             Some(_) => real.next().expect("the rowset scans return every real column"),
@@ -286,16 +295,7 @@ pub(super) fn rowset_scan_spec(
     block_rows: usize,
 ) -> Result<Option<RowSetScanSpec>> {
     check(spec)?;
-    let mut columns: Vec<ProjectedColumn> =
-        spec.projection.iter().filter(|column| column.id.is_some()).cloned().collect();
-    for predicate in &spec.predicates {
-        if !columns.iter().any(|column| column.id == Some(predicate.column)) {
-            let found = schema.by_id(predicate.column);
-            let unknown =
-                || Error::invalid(format!("predicate: column {} does not exist", predicate.column.0));
-            columns.push(found.ok_or_else(unknown)?.into());
-        }
-    }
+    let columns = scanned_columns(spec, schema)?;
     let (mut lower, mut upper) = key_bounds(schema, &spec.predicates);
     let after_last = spec.last_key.as_ref().map(|key| [key.as_slice(), &[0]].concat());
     for bound in [&spec.lower_key, &after_last].into_iter().flatten() {
@@ -313,16 +313,46 @@ pub(super) fn rowset_scan_spec(
     {
         return Ok(None);
     }
-    Ok(Some(RowSetScanSpec {
-        columns: columns.into(),
-        predicates: spec.predicates.clone().into(),
+    let within = RowSetScanSpec {
+        columns,
+        predicates: Arc::default(),
         lower_key: lower,
         upper_key: upper,
         snapshot,
         diff_from: spec.diff_from,
         want_keys: spec.ordered,
         block_rows,
-    }))
+    };
+    let is_implied = within.is_one_key() && is_key_alone(spec, schema);
+    let predicates = if is_implied { Arc::default() } else { spec.predicates.clone().into() };
+    Ok(Some(RowSetScanSpec { predicates, ..within }))
+}
+
+/// Returns the columns that rowsets read: those of the projection, then others that predicates need.
+fn scanned_columns(spec: &ScanSpec, schema: &Schema) -> Result<Arc<[ProjectedColumn]>> {
+    let in_projection = |id| spec.projection.iter().any(|column| column.id == Some(id));
+    if spec.projection.iter().all(|column| column.id.is_some())
+        && spec.predicates.iter().all(|predicate| in_projection(predicate.column))
+    {
+        return Ok(spec.projection.clone());
+    }
+    let mut columns: Vec<ProjectedColumn> =
+        spec.projection.iter().filter(|column| column.id.is_some()).cloned().collect();
+    for predicate in &spec.predicates {
+        if !columns.iter().any(|column| column.id == Some(predicate.column)) {
+            let found = schema.by_id(predicate.column);
+            let unknown =
+                || Error::invalid(format!("predicate: column {} does not exist", predicate.column.0));
+            columns.push(found.ok_or_else(unknown)?.into());
+        }
+    }
+    Ok(columns.into())
+}
+
+/// Returns true if the predicates say no more than one key: the range of that key implies them, and no row needs them
+/// evaluated.
+fn is_key_alone(spec: &ScanSpec, schema: &Schema) -> bool {
+    spec.predicates.len() == schema.num_key_columns() && spec.names_one_key(schema)
 }
 
 fn check(spec: &ScanSpec) -> Result<()> {

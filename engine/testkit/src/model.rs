@@ -203,7 +203,7 @@ pub fn scan_rows(world: &World, before: u64, ordered: bool) -> Vec<Cells> {
 
 /// Returns the number of rows, scanned without any column.
 pub fn count_rows(world: &World, before: u64) -> usize {
-    let spec = ScanSpec { projection: Vec::new(), ..spec(world, before, false) };
+    let spec = ScanSpec { projection: Arc::default(), ..spec(world, before, false) };
     let mut scan = world.replica().tablet().scan(&spec).unwrap();
     let mut rows = 0;
     while let Some(block) = scan.next_block().unwrap() {
@@ -256,7 +256,7 @@ pub fn check_predicates(world: &World, model: &Model, before: u64) {
         let mut spec = spec(world, before, i % 2 == 0);
         spec.predicates = vec![first.clone(), second.clone()];
         // The columns of predicates need not be in the projection.
-        spec.projection.truncate(1 + i % 3);
+        spec.projection = spec.projection[..1 + i % 3].into();
         let columns = spec.projection.len();
         let passes = |row: &Cells| {
             spec.predicates.iter().all(|predicate| {
@@ -355,9 +355,9 @@ fn spec(world: &World, before: u64, ordered: bool) -> ScanSpec {
 fn scan_diff(world: &World, from: u64, before: u64) -> Vec<(i32, bool)> {
     let mut spec = spec(world, before, true);
     spec.diff_from = Some(Timestamp(from));
-    spec.projection.truncate(1);
     let (ty, name) = (DataType::IsDeleted, "deleted".to_string());
-    spec.projection.push(ProjectedColumn { id: None, name, ty, nullable: false, read_default: None });
+    let is_deleted = ProjectedColumn { id: None, name, ty, nullable: false, read_default: None };
+    spec.projection = [&spec.projection[..1], &[is_deleted]].concat().into();
     let mut scan = world.replica().tablet().scan(&spec).unwrap();
     let mut rows = Vec::new();
     while let Some(block) = scan.next_block().unwrap() {

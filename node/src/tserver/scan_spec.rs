@@ -43,6 +43,25 @@ pub struct ParsedScan {
 
 /// Parses and checks a request.
 pub fn parse(request: &NewScanRequestPb, schema: &Schema) -> Result<ParsedScan, TabletError> {
+    parse_with(request, schema, |diff| Ok(projection(&request.projected_columns, schema, diff)?.into()))
+}
+
+/// Parses and checks a request whose columns were found to be `projection`, which has no virtual ones, for an equal
+/// schema before.
+pub(super) fn parse_projected(
+    request: &NewScanRequestPb,
+    schema: &Schema,
+    projection: Arc<[ProjectedColumn]>,
+) -> Result<ParsedScan, TabletError> {
+    parse_with(request, schema, |_diff| Ok(projection))
+}
+
+/// Parses and checks a request; `projection` gives its columns, and is told if the scan is a diff scan.
+fn parse_with(
+    request: &NewScanRequestPb,
+    schema: &Schema,
+    projection: impl FnOnce(bool) -> Result<Arc<[ProjectedColumn]>, TabletError>,
+) -> Result<ParsedScan, TabletError> {
     let layout = layout(request.row_format_flags())?;
     let ordered = ordered(request)?;
     let propagated = request.propagated_timestamp.map(Timestamp);
@@ -51,7 +70,7 @@ pub fn parse(request: &NewScanRequestPb, schema: &Schema) -> Result<ParsedScan, 
         return Err(bad_spec("an ordered scan has to be a snapshot scan (READ_AT_SNAPSHOT)"));
     }
     let diff_from = diff_from(request, ordered, read_at)?;
-    let projection = projection(&request.projected_columns, schema, diff_from.is_some())?;
+    let projection = projection(diff_from.is_some())?;
     if !request.deprecated_range_predicates.is_empty() {
         let message = "range predicates in their old form are not supported; send column predicates";
         return Err(TabletError::new(TabletErrorCode::InvalidScanSpec, ErrorCode::NotSupported, message));
@@ -70,14 +89,15 @@ pub fn parse(request: &NewScanRequestPb, schema: &Schema) -> Result<ParsedScan, 
         diff_from,
         ordered,
         limit: request.limit,
-        ..ScanSpec::latest(projection)
+        projection,
+        ..ScanSpec::latest(Vec::new())
     };
     let aggregation = aggregation(request, layout)?.map(Arc::new);
     let projection = match &aggregation {
         None => spec.projection.clone(),
-        Some(aggregation) => aggregation.output(&spec.projection).map_err(|error| spec_error(&error))?,
+        Some(aggregation) => aggregation.output(&spec.projection).map_err(|error| spec_error(&error))?.into(),
     };
-    Ok(ParsedScan { spec, projection: projection.into(), aggregation, layout, read_at, propagated })
+    Ok(ParsedScan { spec, projection, aggregation, layout, read_at, propagated })
 }
 
 /// Returns the aggregation of a request. It reads all rows that the predicates select, by column.

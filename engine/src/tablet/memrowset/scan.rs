@@ -204,12 +204,14 @@ impl MemRowSetScan {
             if left == 0 {
                 break;
             }
-            let change = RowChange::parse(mutation.change).expect("the writer encoded it");
+            let change = RowChange::parsed_before(mutation.change);
+            let mut next = 0;
             for (id, cell) in change.cells() {
-                let column_index = self.sources.iter().position(|source| source.id == id);
-                if let Some(index) = column_index.filter(|index| values[*index].is_none()) {
+                let Some(index) = column_at(&self.sources, next, id) else { continue };
+                if values[index].is_none() {
                     (values[index], left) = (Some(cell), left - 1);
                 }
+                next = index + 1;
             }
             if matches!(change, RowChange::Reinsert(_)) {
                 let columns = self.sources.iter().zip(&mut values).filter(|(source, _)| !source.in_key);
@@ -231,7 +233,7 @@ const ROWS_AT_ONCE: usize = 128;
 impl RowSetScan for MemRowSetScan {
     fn next(&mut self) -> Result<Option<ScannedBlock>> {
         while let Some(from) = self.from.take() {
-            let mut block = RowBlock::new(&self.spec.columns);
+            let mut block = self.spec.new_block();
             let (keys, deleted) = self.copy_rows(&from, &mut block);
             let mut scanned = ScannedBlock { block, keys, deleted };
             keep_matching(&self.spec, &mut scanned);
@@ -254,6 +256,14 @@ impl RowSetScan for MemRowSetScan {
             self.copy_rows(&from, out);
         }
         Ok(true)
+    }
+}
+
+/// Returns the position of a column in the scan. It is mostly `next`, because changes and scans have the same order.
+fn column_at(sources: &[Source], next: usize, id: ColumnId) -> Option<usize> {
+    match sources.get(next) {
+        Some(source) if source.id == id => Some(next),
+        _ => sources.iter().position(|source| source.id == id),
     }
 }
 
