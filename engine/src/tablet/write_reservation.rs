@@ -15,7 +15,7 @@ use super::memstore::mutations::RECORD_BYTES;
 use super::memstore::tree::ENTRY_BYTES_MAX;
 use super::superblock::TabletSchema;
 use crate::error::Result;
-use crate::schema::row_ops::{ClientColumn, RowOpLimits, RowOpsReader};
+use crate::schema::row_ops::{ClientColumn, RowOpLimits, RowOpsReader, row_bytes_min};
 
 /// Bytes that a store adds to a row: the location of the row or of the changed row, its entry in the tree, and the
 /// record of a row change.
@@ -60,10 +60,12 @@ fn growth_max(
     (rows, indirect): (&[u8], &[u8]),
     counting: GrowthEstimate,
 ) -> Result<u64> {
-    let reader = RowOpsReader::new(columns, &schema.schema, rows, indirect, RowOpLimits::default())?;
     let count = match counting {
-        GrowthEstimate::Quick => rows.len().div_ceil(reader.row_bytes_min()),
-        GrowthEstimate::Exact => reader.count_rows()?,
+        GrowthEstimate::Quick => rows.len().div_ceil(row_bytes_min(columns, &schema.schema)?),
+        GrowthEstimate::Exact => {
+            RowOpsReader::new(columns, &schema.schema, rows, indirect, RowOpLimits::default())?
+                .count_rows()?
+        }
     };
     let defaults = schema.schema.columns().iter().filter_map(|column| column.write_default.as_deref());
     let defaults: usize = defaults.map(<[u8]>::len).sum();

@@ -193,6 +193,37 @@ pub struct RowOpsReader<'a> {
     limits: RowOpLimits,
 }
 
+impl Slot {
+    /// Returns the slot of a client's column; `Invalid` if the tablet has dropped it.
+    fn of(column: &ClientColumn, tablet: &Schema) -> Result<Slot> {
+        let index = tablet.index_of_id(column.id).ok_or_else(|| {
+            Error::invalid(format!("the table has no column with id {} any more", column.id.0))
+        })?;
+        let (width, is_bool) = (column.ty.width().unwrap_or(0), column.ty == DataType::Bool);
+        Ok(Slot { index, width, is_bool, nullable: tablet.columns()[index].nullable })
+    }
+}
+
+/// Returns the bytes of the bitmap of set columns, and of that of NULLs.
+fn bitmap_bytes(client: &[ClientColumn]) -> (usize, usize) {
+    let bytes = client.len().div_ceil(8);
+    let has_nulls = client.iter().any(|column| column.nullable);
+    (bytes, if has_nulls { bytes } else { 0 })
+}
+
+/// Returns the least bytes of an operation without indirect data: those of its key. Fails as [`RowOpsReader::new`].
+pub fn row_bytes_min(client: &[ClientColumn], tablet: &Schema) -> Result<usize> {
+    let (set, nulls) = bitmap_bytes(client);
+    let mut bytes = 1 + set + nulls;
+    for column in client {
+        let slot = Slot::of(column, tablet)?;
+        if slot.index < tablet.num_key_columns() {
+            bytes += if slot.width == 0 { 16 } else { slot.width };
+        }
+    }
+    Ok(bytes)
+}
+
 impl<'a> RowOpsReader<'a> {
     /// Creates a reader. `client` are the columns of the rows, as [`bind_columns`] bound them. Returns `Invalid`, as
     /// there, if the tablet has dropped one of them since.
@@ -203,16 +234,11 @@ impl<'a> RowOpsReader<'a> {
         indirect: &'a [u8],
         limits: RowOpLimits,
     ) -> Result<RowOpsReader<'a>> {
-        let slot = |column: &ClientColumn| {
-            let index = tablet.index_of_id(column.id).ok_or_else(|| {
-                Error::invalid(format!("the table has no column with id {} any more", column.id.0))
-            })?;
-            let (width, is_bool) = (column.ty.width().unwrap_or(0), column.ty == DataType::Bool);
-            Ok(Slot { index, width, is_bool, nullable: tablet.columns()[index].nullable })
-        };
-        let slots = client.iter().map(slot).collect::<Result<Vec<Slot>>>()?;
-        let bitmap = client.len().div_ceil(8);
-        let has_nulls = client.iter().any(|column| column.nullable);
+        let mut slots = Vec::with_capacity(client.len());
+        for column in client {
+            slots.push(Slot::of(column, tablet)?);
+        }
+        let (bitmap, null_bitmap) = bitmap_bytes(client);
         let default = |column: &'a ColumnSchema| match &column.write_default {
             Some(value) => ClientCell::Value(value),
             None if column.nullable => ClientCell::Null,
@@ -224,7 +250,7 @@ impl<'a> RowOpsReader<'a> {
             rows,
             indirect,
             bitmap,
-            null_bitmap: if has_nulls { bitmap } else { 0 },
+            null_bitmap,
             defaults: tablet.columns().iter().map(default).collect(),
             auto_incrementing: tablet.auto_incrementing(),
             cells: vec![ClientCell::Unset; tablet.columns().len()],
@@ -248,13 +274,6 @@ impl<'a> RowOpsReader<'a> {
             count += 1;
         }
         Ok(count)
-    }
-
-    /// Returns the least bytes of an operation without indirect data: those of its key.
-    pub fn row_bytes_min(&self) -> usize {
-        let keys = self.slots.iter().filter(|slot| slot.index < self.tablet.num_key_columns());
-        let width = |slot: &Slot| if slot.width == 0 { 16 } else { slot.width };
-        1 + self.bitmap + self.null_bitmap + keys.map(width).sum::<usize>()
     }
 
     /// Returns the next operation, `None` at the end. An error is about the request as a whole, never about stored
