@@ -15,8 +15,10 @@ use std::sync::Arc;
 use super::deltafile::{DeltaBatch, DeltaDirection, DeltaReader, TimeRange};
 use super::deltamemstore::DeltaMemStore;
 use super::row_deltas::{DeltaRun, RowDeltas};
+use super::row_version::RowVersion;
 use crate::error::Result;
 use crate::ids::{ColumnId, RowId};
+use crate::schema::row_block::ProjectedColumn;
 use crate::time::Timestamp;
 
 /// All deltas of one rowset at one point in time. A delta flush replaces it as a whole.
@@ -67,6 +69,40 @@ impl RowsetDeltas {
         }
         redo.sort(DeltaDirection::Redo);
         Ok((undo, redo))
+    }
+
+    /// Returns the row at `before` as far as deltas determine it, for a scan of `columns`, `keys` of which are in the
+    /// key. `None` if UNDO deltas matter: then [`RowsetDeltas::for_scan`] is needed. `runs` holds what is read from files.
+    pub(super) fn version<'a>(
+        &'a self,
+        row: RowId,
+        before: Timestamp,
+        (columns, ids, keys): (&'a [ProjectedColumn], &[ColumnId], usize),
+        runs: &'a mut Vec<DeltaRun>,
+    ) -> Result<Option<RowVersion<'a>>> {
+        let rows = row..row + 1;
+        if !self.undo(&rows, before, Some(ids))?.is_empty() {
+            return Ok(None);
+        }
+        let mut version = RowVersion::new(columns, keys);
+        for store in [Some(&self.recent), self.frozen.as_ref()].into_iter().flatten() {
+            for change in store.newest_first(row, before) {
+                if version.is_complete() {
+                    return Ok(Some(version));
+                }
+                version.add(change);
+            }
+        }
+        if version.is_complete() {
+            return Ok(Some(version));
+        }
+        let up_to = TimeRange::before(before);
+        for file in &self.redo {
+            file.for_each_page(&rows, up_to, Some(ids), |page| runs.extend(DeltaRun::of_page(page, &rows)))?;
+        }
+        let runs: &'a [DeltaRun] = runs;
+        runs.iter().rev().for_each(|run| version.add_run(run, before));
+        Ok(Some(version))
     }
 
     /// Returns the UNDO deltas of `rows` back to `from`, newest first within a row.

@@ -112,6 +112,15 @@ impl DeltaMemStore {
         }
     }
 
+    /// Returns the changes of a row before a timestamp, the newest first.
+    pub(super) fn newest_first(&self, row: RowId, before: Timestamp) -> impl Iterator<Item = &[u8]> {
+        let found = self.store.get().and_then(|store| Some((store, store.tree.find(&row, &**store)?)));
+        let changes = found
+            .into_iter()
+            .flat_map(|(store, entry)| store.mutations.newest_first(&store.entries.get(entry).chain));
+        changes.skip_while(move |mutation| mutation.ts >= before).map(|mutation| mutation.change)
+    }
+
     /// Returns true if the row is live after its newest delta in this store; `None` if it has none.
     pub fn is_live(&self, row: RowId) -> Option<bool> {
         self.last(row).map(|last| !last.deletes)

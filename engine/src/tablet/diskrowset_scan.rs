@@ -14,6 +14,7 @@ use std::sync::Arc;
 use super::base_data::BaseData;
 use super::delta_tracker::RowsetDeltas;
 use super::row_deltas::RowDeltas;
+use super::row_version::push_changed;
 use super::rowset::{RowSetScan, RowSetScanSpec, ScannedBlock};
 use crate::cfile::cache::CachePriority;
 use crate::cfile::decoded_page::{DecodedPage, Dictionary, PageCells, runs_within};
@@ -29,7 +30,7 @@ use crate::schema::row_block::{Bitmap, ColumnBlock, ProjectedColumn, RowBlock};
 /// A scan in progress.
 pub(super) struct DiskRowSetScan {
     base: Arc<BaseData>,
-    deltas: RowsetDeltas,
+    deltas: Arc<RowsetDeltas>,
     spec: RowSetScanSpec,
     columns: Vec<Source>,
     /// Those of `spec.columns` that the table has.
@@ -147,6 +148,7 @@ impl DiskRowSetScan {
         spec: RowSetScanSpec,
         rows: Range<RowId>,
     ) -> Result<DiskRowSetScan> {
+        let deltas = Arc::new(deltas);
         if rows.is_empty() {
             // No page index needs to be read.
             return Ok(DiskRowSetScan {
@@ -426,10 +428,53 @@ struct BatchKeys {
     deleted: Option<Bitmap>,
 }
 
+/// Result of reading one row.
+enum RowRead {
+    Appended,
+    Deleted,
+    /// The row's older versions matter.
+    NeedsUndo,
+}
+
 impl DiskRowSetScan {
+    /// Returns true if cells are all that the scan reads and returns.
+    fn is_plain(&self) -> bool {
+        self.predicates.is_empty() && self.keys.is_none() && self.spec.diff_from.is_none()
+    }
+
+    /// Appends one row as of the snapshot. Only the columns that no delta sets are read from the base.
+    fn append_row(&mut self, row: RowId, out: &mut RowBlock) -> Result<RowRead> {
+        let (deltas, columns, mut runs) = (self.deltas.clone(), self.spec.columns.clone(), Vec::new());
+        let in_key: Vec<bool> = self.column_ids.iter().map(|id| self.base.in_key(*id)).collect();
+        let keys = in_key.iter().filter(|in_key| **in_key).count();
+        let (before, scanned) = (self.spec.snapshot.before, (&columns[..], &self.column_ids[..], keys));
+        let Some(version) = deltas.version(row, before, scanned, &mut runs)? else {
+            return Ok(RowRead::NeedsUndo);
+        };
+        if version.is_deleted() {
+            return Ok(RowRead::Deleted);
+        }
+        for (column_index, cell) in version.into_cells().into_iter().enumerate() {
+            let column = &mut out.columns[column_index];
+            match cell.filter(|_| !in_key[column_index]) {
+                Some(cell) => push_changed(column, cell)?,
+                None => self.copy_base(column_index, row..row + 1, column)?,
+            }
+        }
+        out.rows += 1;
+        Ok(RowRead::Appended)
+    }
+
     /// Appends the cells of the next batch that has rows; `None` at the end.
     fn append_batch(&mut self, out: &mut RowBlock) -> Result<Option<BatchKeys>> {
         while let Some(rows) = self.next_batch()? {
+            if rows.len() == 1 && self.is_plain() {
+                match self.append_row(rows.start, out)? {
+                    RowRead::Appended => return Ok(Some(BatchKeys { keys: Vec::new(), deleted: None })),
+                    RowRead::Deleted => continue,
+                    RowRead::NeedsUndo => {}
+                }
+            }
             let (before, diff_from) = (self.spec.snapshot.before, self.spec.diff_from);
             let deltas = self.deltas.for_scan(rows.clone(), before, diff_from, &self.column_ids)?;
             let Some(Selected { keep, dead, blocks }) = self.select(&rows, &deltas)? else { continue };

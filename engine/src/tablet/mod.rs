@@ -56,6 +56,7 @@ mod op_anchors;
 pub mod prepared_batch;
 mod row_action;
 pub mod row_deltas;
+mod row_version;
 pub mod rowset;
 pub mod rowset_compaction;
 pub mod rowset_tree;

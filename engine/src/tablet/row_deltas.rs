@@ -42,6 +42,12 @@ impl DeltaRun {
     fn iter(&self) -> impl Iterator<Item = (RowId, Timestamp, &[u8])> {
         self.page.deltas.slice(self.indexes.clone())
     }
+
+    /// Returns the deltas of a run of one row, the last first.
+    pub(super) fn newest_first(&self) -> impl Iterator<Item = (Timestamp, &[u8])> {
+        let deltas = &self.page.deltas;
+        self.indexes.clone().rev().flat_map(|at| deltas.slice(at..at + 1)).map(|(_, ts, change)| (ts, change))
+    }
 }
 
 /// The deltas of a batch of rows.

@@ -235,6 +235,18 @@ fn key_of(row: &Cells) -> i32 {
     i32::from_le_bytes(row[0].as_ref().unwrap()[..].try_into().unwrap())
 }
 
+/// Compares the read of each key, and of a few that are absent, with the model's row.
+pub fn check_reads_by_key(world: &World, model: &Model, before: u64) {
+    let shown = model.shown(before);
+    let absent = [-1, 1 << 20];
+    for key in shown.iter().map(key_of).chain(0..12).chain(absent) {
+        let mut spec = spec(world, before, key % 2 == 0);
+        spec.predicates = vec![Predicate::new(ColumnId(0), PredicateKind::Equal(key.to_le_bytes().to_vec()))];
+        let expected: Vec<Cells> = shown.iter().filter(|row| key_of(row) == key).cloned().collect();
+        assert_eq!(scan_spec(world, &spec), expected, "key {key} at {before}");
+    }
+}
+
 /// Compares scans with predicates, alone and in pairs, with the model's rows filtered one by one.
 pub fn check_predicates(world: &World, model: &Model, before: u64) {
     let int = |n: i32| n.to_le_bytes().to_vec();
@@ -392,6 +404,8 @@ pub fn check(world: &World, model: &Model) {
             assert_eq!(scan_diff(world, from, before), model.diff(from, before), "{from}..{before}");
         }
     }
+    check_reads_by_key(world, model, now);
+    check_reads_by_key(world, model, (now / 2 + 1).max(oldest));
     check_predicates(world, model, now);
     check_predicates(world, model, (now / 2 + 1).max(oldest));
     for before in [now, (now / 2 + 1).max(oldest)] {
