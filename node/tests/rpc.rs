@@ -9,6 +9,7 @@ use engine::time::Instant;
 use nyala_common::rpc::frame::{self, Frame, FrameReader, split_body};
 use nyala_common::rpc::negotiate::{ClientNegotiation, NegotiationStep, ServerNegotiation, check_preamble};
 use nyala_common::rpc::result_tracker::{CachedReply, RequestAdmission, ResultTracker};
+use nyala_common::sidecars::Sidecars;
 use nyala_proto::kudu::rpc::{ErrorStatusPb, NegotiatePb, RequestHeader, RequestIdPb, ResponseHeader};
 use prost::Message;
 
@@ -217,7 +218,8 @@ fn results_directive(tracker: &mut ResultTracker<String>, now: &mut Instant, tes
         first_incomplete_seq_no: arg(test, "first", 0),
         attempt_no: 1,
     };
-    let reply = CachedReply { body: Bytes::from(arg(test, "reply", String::new())), sidecars: Vec::new() };
+    let reply =
+        CachedReply { body: Bytes::from(arg(test, "reply", String::new())), sidecars: Sidecars::default() };
     let print = |waiters: Vec<String>| format!("answers {waiters:?}\n");
     match test.directive.as_str() {
         "begin" => match tracker.begin(&id, *now, arg(test, "as", String::new())) {

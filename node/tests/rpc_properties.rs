@@ -8,6 +8,7 @@ use nyala_common::rpc::frame::{self, Frame, FrameReader, sidecar_offsets, split_
 use nyala_common::rpc::negotiate::{ClientNegotiation, NegotiationStep, ServerNegotiation};
 use nyala_common::rpc::result_tracker::{CachedReply, RequestAdmission, ResultTracker};
 use nyala_common::rpc::service_queue::{Admission, CallQueue, NextCall};
+use nyala_common::sidecars::Sidecars;
 use nyala_proto::kudu::rpc::{NegotiatePb, RequestHeader, RequestIdPb, ResponseHeader};
 use proptest::collection::vec;
 use proptest::prelude::*;
@@ -32,7 +33,8 @@ fn reply() -> impl Strategy<Value = Reply> {
 
 fn write(reply: &Reply, out: &mut BytesMut) {
     let sidecars: Vec<Bytes> = reply.sidecars.iter().cloned().map(Bytes::from).collect();
-    let sidecar_offsets = sidecar_offsets(reply.message.len(), &sidecars).expect("small sidecars fit");
+    let sidecar_offsets =
+        sidecar_offsets(reply.message.len(), &sidecars.clone().into()).expect("small sidecars fit");
     let header = ResponseHeader { call_id: reply.call_id, is_error: None, sidecar_offsets };
     let total = reply.message.len() + sidecars.iter().map(Bytes::len).sum::<usize>();
     frame::put_head(&header, total, out);
@@ -205,7 +207,7 @@ fn check_tracker(events: &[Tracked]) -> Result<(), TestCaseError> {
         first_incomplete_seq_no: first,
         attempt_no: 0,
     };
-    let reply = |seq_no: i64| CachedReply { body: seq_no.to_string().into(), sidecars: Vec::new() };
+    let reply = |seq_no: i64| CachedReply { body: seq_no.to_string().into(), sidecars: Sidecars::default() };
     for event in events {
         match *event {
             Tracked::Begin { seq_no, first_incomplete } => {

@@ -70,7 +70,7 @@ pub(super) fn scan(data: &[u8]) {
     let mut sent = RowsBuilder::new(RowsFormat::Columnar, &[ProjectedColumn::from(&column)], 1 << 20);
     sent.add_with(|out| out.append(RowBlock { rows, columns: vec![block] }));
     let (RowBlockPb::Columnar(pb), sidecars) = sent.finish() else { unreachable!("columns were asked for") };
-    let again = batch_from_pb(&pb, &sidecars, &[column], &schema).expect("what was just made");
+    let again = batch_from_pb(&pb, &sidecars.to_vec(), &[column], &schema).expect("what was just made");
     assert_eq!(shown(&again), shown(&batch));
 }
 

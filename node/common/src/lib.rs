@@ -20,5 +20,6 @@ pub mod nearest;
 pub mod number_text;
 pub mod rpc;
 pub mod security;
+pub mod sidecars;
 pub mod spans;
 pub mod wire;

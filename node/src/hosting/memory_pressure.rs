@@ -17,6 +17,7 @@ use bytes::Bytes;
 use engine::memory::{MemTracker, MemoryHandle, Reservation, TrackedBytes};
 use engine::replica::WriteOp;
 use engine::tablet::{GrowthEstimate, Tablet};
+use nyala_common::sidecars::Sidecars;
 
 /// Divisor of the memory left: only for a larger reservation the rows are counted exactly.
 const QUICK_SHARE: u64 = 64;
@@ -68,11 +69,13 @@ impl ReplyReservation {
         self.held.try_add(more, self.replies.reservable_bytes())
     }
 
-    /// Turns the parts of the finished reply into tracked bytes.
-    pub fn count(self, parts: Vec<Bytes>) -> Vec<Bytes> {
+    /// Turns the sidecars of the finished reply into tracked bytes. Those of a small reply, which share a buffer, are
+    /// not tracked any more: the connection copies them into its send queue at once.
+    pub fn count(self, sidecars: Sidecars) -> Sidecars {
+        let Sidecars::Separate(parts) = sidecars else { return sidecars };
         let reservation = Arc::new(self);
         let counted = |bytes| Bytes::from_owner(TrackedBuffer { bytes, _room: reservation.clone() });
-        parts.into_iter().map(counted).collect()
+        Sidecars::Separate(parts.into_iter().map(counted).collect())
     }
 }
 
@@ -260,13 +263,17 @@ mod tests {
         assert!(reservation.grow(10) && reservation.grow(100 << 10));
         assert_eq!(root.bytes(), 100 << 10);
         assert!(!reservation.grow(1 << 20), "more than the limit: the reply ends");
-        let parts = reservation.count(vec![Bytes::from_static(b"rows"), Bytes::from_static(b"strings")]);
+        let parts = vec![Bytes::from_static(b"rows"), Bytes::from_static(b"strings")];
+        let parts = reservation.count(parts.into()).into_buffers();
         let on_the_socket = parts[1].slice(3..);
         assert_eq!((root.bytes(), &on_the_socket[..]), (100 << 10, &b"ings"[..]));
         drop(parts);
         assert_eq!(root.bytes(), 100 << 10);
         drop(on_the_socket);
         assert_eq!((root.bytes(), root.reserved_bytes()), (0, 0));
+        let small = Sidecars::Shared { bytes: Bytes::from_static(b"row"), ends: vec![3] };
+        let counted = memory.reserve_reply().expect("memory is left").count(small.clone());
+        assert_eq!((root.bytes(), counted), (0, small), "it is copied at once");
         let all = TrackedBytes::new(&root.child("rows"));
         assert!(all.try_hold(256 << 10) && memory.reserve_reply().is_err());
         assert_eq!(memory.refused(), 1);

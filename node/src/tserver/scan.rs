@@ -34,6 +34,7 @@ use crate::hosting::replica::ReplicaHandle;
 use crate::hosting::tablet_entry::TabletEntry;
 use nyala_common::rpc::call_steps::CallStep;
 use nyala_common::rpc::{Call, Reply, RpcErrorCodePb};
+use nyala_common::sidecars::Sidecars;
 use nyala_common::wire::errors::{TabletError, TabletErrorCode};
 use nyala_common::wire::rows::{RowBlockPb, RowsBuilder};
 use nyala_common::wire::schema;
@@ -135,7 +136,7 @@ async fn begin_scan(
     let access = table_access::access(server, call, new.authz_token.as_ref()).map_err(ScanError::Rpc)?;
     let (scanner, snapshot) = open(server, call, new, request.batch_size_bytes, &access).await?;
     let mut response = ScanResponsePb { snap_timestamp: snapshot.map(|at| at.0), ..Default::default() };
-    let (mut scanner, mut sidecars) = (scanner, Vec::new());
+    let (mut scanner, mut sidecars) = (scanner, Sidecars::default());
     let has_more = match server.runtime_flags.batch_bytes(request.batch_size_bytes) {
         // The client asks only to open the scanner.
         0 => !request.close_scanner(),
@@ -172,7 +173,7 @@ async fn continue_scan(
             server.scanners().close(id, &call.user)?;
         }
         let response = ScanResponsePb { has_more_results: Some(false), ..Default::default() };
-        return Ok(finish(server, call, (began, PageBytes::default()), response, Vec::new()));
+        return Ok(finish(server, call, (began, PageBytes::default()), response, Sidecars::default()));
     }
     let id = id.map_err(|_| ScannerError::NotAnId)?;
     let reservation = reserve_reply(server)?;
@@ -440,7 +441,7 @@ fn reserve_reply(server: &TabletServer) -> Result<ReplyReservation, ScanError> {
 }
 
 /// Describes the rows in the response and returns their sidecars.
-fn put_rows(response: &mut ScanResponsePb, batch: ScanBatch, scanner: &OpenScanner) -> Vec<Bytes> {
+fn put_rows(response: &mut ScanResponsePb, batch: ScanBatch, scanner: &OpenScanner) -> Sidecars {
     let some = batch.rows.rows() > 0;
     let (pb, sidecars) = batch.rows.finish();
     match pb {
@@ -458,7 +459,7 @@ fn finish(
     call: &Call,
     cost: (Instant, PageBytes),
     mut response: ScanResponsePb,
-    sidecars: Vec<Bytes>,
+    sidecars: Sidecars,
 ) -> Reply {
     response.propagated_timestamp = Some(server.clock.now().0);
     response.resource_metrics = Some(metrics(server, call, cost));

@@ -30,6 +30,7 @@ use super::{Call, ConcurrencySlot, MethodInfo, Reply, RequestIdPb, RpcConfig, Rp
 use crate::env::{BoxFuture, Env};
 use crate::security::acl::{MethodRole, refusal_text};
 use crate::security::{PeerIdentity, ServerSecurity};
+use crate::sidecars::Sidecars;
 use crate::spans::SpanContext;
 use nyala_proto::kudu::rpc::{ErrorStatusPb, RequestHeader, ResponseHeader};
 
@@ -85,7 +86,7 @@ impl TrackedResults {
     /// Caches the reply of a request that took effect before this server started (found in a log). A retry then gets
     /// this reply.
     pub fn restore(&self, id: &RequestIdPb, body: Vec<u8>, now: Instant) {
-        let reply = CachedReply { body: body.into(), sidecars: Vec::new() };
+        let reply = CachedReply { body: body.into(), sidecars: Sidecars::default() };
         let waiters = self.lock().restore(id, reply.clone(), now);
         for waiter in waiters {
             waiter.send(OutgoingReply::Ok(reply.clone()));
@@ -166,7 +167,7 @@ impl Responder {
         self.connection.reply(self.call_id, |put| {
             frame::put_head(&header, total, put.small());
             put.part(reply.body);
-            reply.sidecars.into_iter().for_each(|sidecar| put.part(sidecar));
+            reply.sidecars.into_buffers().into_iter().for_each(|buffer| put.part(buffer));
         });
     }
 

@@ -19,6 +19,8 @@ use std::fmt;
 use bytes::{Buf, BufMut, Bytes, BytesMut};
 use prost::{Message, decode_length_delimiter, length_delimiter_len};
 
+use crate::sidecars::Sidecars;
+
 /// Maximum number of sidecars of a message (Kudu's `TransferLimits::kMaxSidecars`).
 pub const SIDECARS_MAX: usize = 10_000;
 
@@ -169,14 +171,14 @@ pub fn split_body(body: Bytes, offsets: &[u32]) -> Result<(Bytes, Vec<Bytes>), F
 }
 
 /// Returns the offsets of sidecars after a message of `message_bytes`; `None` if the body exceeds the wire's limits.
-pub fn sidecar_offsets(message_bytes: usize, sidecars: &[Bytes]) -> Option<Vec<u32>> {
-    let mut offsets = Vec::with_capacity(sidecars.len());
-    let mut at = message_bytes;
-    for sidecar in sidecars {
-        offsets.push(u32::try_from(at).ok()?);
-        at += sidecar.len();
+pub fn sidecar_offsets(message_bytes: usize, sidecars: &Sidecars) -> Option<Vec<u32>> {
+    let ends = sidecars.ends();
+    let last = message_bytes.checked_add(sidecars.byte_size())?;
+    if last > i32::MAX as usize || ends.len() > SIDECARS_MAX {
+        return None;
     }
-    (at <= i32::MAX as usize && sidecars.len() <= SIDECARS_MAX).then_some(offsets)
+    let starts = [0].iter().chain(&ends).take(ends.len());
+    Some(starts.map(|start| (message_bytes + start) as u32).collect())
 }
 
 /// Writes the part of a frame before its message. The caller adds the `body_bytes` of message and sidecars.
@@ -186,16 +188,23 @@ pub fn put_head(header: &impl Message, body_bytes: usize, out: &mut BytesMut) {
     let header_bytes = header.encoded_len();
     let rest =
         length_delimiter_len(header_bytes) + header_bytes + length_delimiter_len(body_bytes) + body_bytes;
-    out.reserve(LENGTH_BYTES + rest - body_bytes);
-    out.put_u32(u32::try_from(rest).expect("the caller keeps frames under 2 GiB"));
-    header.encode_length_delimited(out).expect(BUFFER_GROWS);
-    prost::encode_length_delimiter(body_bytes, out).expect(BUFFER_GROWS);
+    let start = out.len();
+    out.resize(start + LENGTH_BYTES + rest - body_bytes, 0);
+    let mut space = &mut out[start..];
+    space.put_u32(u32::try_from(rest).expect("the caller keeps frames under 2 GiB"));
+    prost::encode_length_delimiter(header_bytes, &mut space).expect(SPACE_FITS);
+    header.encode(&mut space).expect(SPACE_FITS);
+    prost::encode_length_delimiter(body_bytes, &mut space).expect(SPACE_FITS);
 }
 
 /// Writes a complete frame without sidecars.
 pub fn put_frame(header: &impl Message, message: &impl Message, out: &mut BytesMut) {
-    put_head(header, message.encoded_len(), out);
-    message.encode(out).expect(BUFFER_GROWS);
+    let message_bytes = message.encoded_len();
+    put_head(header, message_bytes, out);
+    let start = out.len();
+    out.resize(start + message_bytes, 0);
+    message.encode(&mut &mut out[start..]).expect(SPACE_FITS);
 }
 
-const BUFFER_GROWS: &str = "a BytesMut grows as it is written";
+/// A slice takes a byte in a few instructions; a BytesMut would ask for each whether it must grow.
+const SPACE_FITS: &str = "the space has the length of what is written";

@@ -54,6 +54,7 @@ use crate::env::BoxFuture;
 use crate::security::acl::MethodRole;
 use crate::security::audit::{AuditOutcome, CallNote};
 use crate::security::{PeerIdentity, SecurityLevel};
+use crate::sidecars::Sidecars;
 use call_steps::{CallStep, CallSteps};
 pub use nyala_proto::kudu::rpc::RequestIdPb;
 pub use nyala_proto::kudu::rpc::error_status_pb::RpcErrorCodePb;
@@ -210,7 +211,7 @@ pub enum Reply {
     Ok {
         /// The response message, encoded.
         body: Vec<u8>,
-        sidecars: Vec<Bytes>,
+        sidecars: Sidecars,
         /// True if the reply is cached for retries of a tracked call. Only for effects that must not happen twice.
         cache: bool,
     },
@@ -224,11 +225,11 @@ pub enum Reply {
 
 impl Reply {
     pub fn message(message: &impl Message) -> Reply {
-        Reply::with_sidecars(message, Vec::new())
+        Reply::with_sidecars(message, Sidecars::default())
     }
 
-    pub fn with_sidecars(message: &impl Message, sidecars: Vec<Bytes>) -> Reply {
-        Reply::Ok { body: message.encode_to_vec(), sidecars, cache: false }
+    pub fn with_sidecars(message: &impl Message, sidecars: impl Into<Sidecars>) -> Reply {
+        Reply::Ok { body: message.encode_to_vec(), sidecars: sidecars.into(), cache: false }
     }
 
     pub fn error(code: RpcErrorCodePb, message: impl Into<String>) -> Reply {

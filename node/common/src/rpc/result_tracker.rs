@@ -19,18 +19,19 @@ use bytes::Bytes;
 use engine::time::Instant;
 
 use super::RequestIdPb;
+use crate::sidecars::Sidecars;
 
 /// A reply that can be sent again.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CachedReply {
     pub body: Bytes,
-    pub sidecars: Vec<Bytes>,
+    pub sidecars: Sidecars,
 }
 
 impl CachedReply {
     /// Returns the size of the message and its sidecars.
     pub fn bytes(&self) -> usize {
-        self.body.len() + self.sidecars.iter().map(Bytes::len).sum::<usize>()
+        self.body.len() + self.sidecars.byte_size()
     }
 }
 

@@ -1,6 +1,7 @@
 //! Writes at the double: each request takes effect once at a tablet, at its leader.
 
 use nyala_common::rpc::{Call, Reply, RequestIdPb, RpcErrorCodePb};
+use nyala_common::sidecars::Sidecars;
 use nyala_proto::kudu::app_status_pb::ErrorCode;
 use nyala_proto::kudu::tserver::tablet_server_error_pb::Code;
 use nyala_proto::kudu::tserver::write_response_pb::PerRowErrorPb;
@@ -71,14 +72,14 @@ impl Cluster {
         let incomplete = *incomplete;
         self.replies.retain(|(_, client, number), _| *client != id.client_id || *number >= incomplete);
         if let Some(reply) = self.replies.get(&(tablet, id.client_id.clone(), id.seq_no)) {
-            return Reply::Ok { body: reply.clone(), sidecars: Vec::new(), cache: false };
+            return Reply::Ok { body: reply.clone(), sidecars: Sidecars::default(), cache: false };
         }
         if id.seq_no < incomplete {
             return Reply::error(RpcErrorCodePb::ErrorRequestStale, "the double has dropped the reply");
         }
         let reply = self.write(tablet, ops, now).encode_to_vec();
         self.replies.insert((tablet, id.client_id.clone(), id.seq_no), reply.clone());
-        Reply::Ok { body: reply, sidecars: Vec::new(), cache: false }
+        Reply::Ok { body: reply, sidecars: Sidecars::default(), cache: false }
     }
 
     /// Returns the tablet of a call, or the error if the server does not serve it.

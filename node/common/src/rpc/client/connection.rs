@@ -262,7 +262,7 @@ impl ClientConnection {
     ) -> Result<(i32, oneshot::Receiver<RawResponse>), RpcError> {
         let (reply, response) = oneshot::channel();
         let message_bytes = request.encoded_len();
-        header.sidecar_offsets = frame::sidecar_offsets(message_bytes, &sidecars)
+        header.sidecar_offsets = frame::sidecar_offsets(message_bytes, &sidecars.clone().into())
             .ok_or_else(|| RpcError::network("the call does not fit into a frame", false))?;
         let body_bytes = message_bytes + sidecars.iter().map(Bytes::len).sum::<usize>();
         let sender = {

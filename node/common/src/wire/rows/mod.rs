@@ -15,6 +15,7 @@ use bytes::Bytes;
 use engine::schema::DataType;
 use engine::schema::row_block::{ColumnBlock, ColumnValues, ProjectedColumn, RowBlock};
 
+use crate::sidecars::Sidecars;
 use nyala_proto::kudu::columnar_row_block_pb::Column as ColumnPb;
 use nyala_proto::kudu::{ColumnarRowBlockPb, RowwiseRowBlockPb};
 
@@ -94,7 +95,7 @@ impl RowsBuilder {
     }
 
     /// Returns the message field and the sidecars to which it refers.
-    pub fn finish(self) -> (RowBlockPb, Vec<Bytes>) {
+    pub fn finish(self) -> (RowBlockPb, Sidecars) {
         match self.rows {
             Inner::RowWise(rows) => rows.finish(),
             Inner::Columnar(columns) => columns.finish(),
@@ -172,7 +173,7 @@ impl RowWise {
         }
     }
 
-    fn finish(self) -> (RowBlockPb, Vec<Bytes>) {
+    fn finish(self) -> (RowBlockPb, Sidecars) {
         let mut sidecars = vec![Bytes::from(self.rows)];
         let indirect = !self.indirect.is_empty();
         if indirect {
@@ -183,7 +184,7 @@ impl RowWise {
             rows_sidecar: Some(0),
             indirect_data_sidecar: indirect.then_some(1),
         };
-        (RowBlockPb::RowWise(pb), sidecars)
+        (RowBlockPb::RowWise(pb), sidecars.into())
     }
 }
 
@@ -255,26 +256,80 @@ impl Columnar {
         }
     }
 
-    fn finish(self) -> (RowBlockPb, Vec<Bytes>) {
-        let mut sidecars = Vec::with_capacity(2 * self.block.columns.len());
-        let mut add = |bytes: Vec<u8>| {
-            sidecars.push(Bytes::from(bytes));
-            Some(sidecars.len() as i32 - 1)
+    fn finish(self) -> (RowBlockPb, Sidecars) {
+        let rows = self.block.rows;
+        let (columns, sidecars) = match self.block.byte_size() <= SHARED_BYTES_MAX {
+            true => shared_sidecars(&self.block),
+            false => separate_sidecars(self.block),
         };
-        let columns = self.block.columns.into_iter().map(|column| {
-            let (data_sidecar, varlen_data_sidecar) = match column.values {
-                ColumnValues::Fixed { bytes, .. } => (add(bytes), None),
-                ColumnValues::Var { offsets, bytes } => (add(offset_bytes(&offsets)), add(bytes)),
-            };
-            let non_null_bitmap_sidecar = column.validity.and_then(|valid| add(valid.into_bytes()));
-            ColumnPb { data_sidecar, varlen_data_sidecar, non_null_bitmap_sidecar }
-        });
-        let columns = columns.collect();
-        (
-            RowBlockPb::Columnar(ColumnarRowBlockPb { columns, num_rows: Some(self.block.rows as i64) }),
-            sidecars,
-        )
+        (RowBlockPb::Columnar(ColumnarRowBlockPb { columns, num_rows: Some(rows as i64) }), sidecars)
     }
+}
+
+/// Bytes of rows up to which all sidecars are parts of one buffer.
+const SHARED_BYTES_MAX: usize = 4 << 10;
+
+/// Returns the sidecars of a block, each the buffer that the scan has filled.
+fn separate_sidecars(block: RowBlock) -> (Vec<ColumnPb>, Sidecars) {
+    let mut sidecars = Vec::with_capacity(3 * block.columns.len());
+    let mut add = |bytes: Vec<u8>| {
+        sidecars.push(Bytes::from(bytes));
+        Some(sidecars.len() as i32 - 1)
+    };
+    let columns = block.columns.into_iter().map(|column| {
+        let (data_sidecar, varlen_data_sidecar) = match column.values {
+            ColumnValues::Fixed { bytes, .. } => (add(bytes), None),
+            ColumnValues::Var { offsets, bytes } => (add(offset_bytes(&offsets)), add(bytes)),
+        };
+        let non_null_bitmap_sidecar = column.validity.and_then(|valid| add(valid.into_bytes()));
+        ColumnPb { data_sidecar, varlen_data_sidecar, non_null_bitmap_sidecar }
+    });
+    (columns.collect(), sidecars.into())
+}
+
+/// Parts of one buffer.
+struct SharedParts {
+    bytes: Vec<u8>,
+    ends: Vec<usize>,
+}
+
+impl SharedParts {
+    /// Ends a part and returns its number.
+    fn end(&mut self) -> Option<i32> {
+        self.ends.push(self.bytes.len());
+        Some(self.ends.len() as i32 - 1)
+    }
+
+    fn add(&mut self, part: &[u8]) -> Option<i32> {
+        self.bytes.extend_from_slice(part);
+        self.end()
+    }
+
+    fn add_offsets(&mut self, offsets: &[u32]) -> Option<i32> {
+        offsets.iter().for_each(|offset| self.bytes.extend_from_slice(&offset.to_le_bytes()));
+        self.end()
+    }
+
+    fn finish(self) -> Sidecars {
+        Sidecars::Shared { bytes: self.bytes.into(), ends: self.ends }
+    }
+}
+
+/// Returns the same sidecars as parts of one buffer: those of a few cells are cheaper to copy than to own.
+fn shared_sidecars(block: &RowBlock) -> (Vec<ColumnPb>, Sidecars) {
+    let bytes = block.byte_size() + block.columns.len() * block.rows.div_ceil(8);
+    let ends = Vec::with_capacity(3 * block.columns.len());
+    let mut parts = SharedParts { bytes: Vec::with_capacity(bytes), ends };
+    let columns = block.columns.iter().map(|column| {
+        let (data_sidecar, varlen_data_sidecar) = match &column.values {
+            ColumnValues::Fixed { bytes, .. } => (parts.add(bytes), None),
+            ColumnValues::Var { offsets, bytes } => (parts.add_offsets(offsets), parts.add(bytes)),
+        };
+        let valid = column.validity.as_ref();
+        let non_null_bitmap_sidecar = valid.and_then(|valid| parts.add(valid.as_bytes()));
+        ColumnPb { data_sidecar, varlen_data_sidecar, non_null_bitmap_sidecar }
+    });
+    (columns.collect(), parts.finish())
 }
 
 fn offset_bytes(offsets: &[u32]) -> Vec<u8> {

@@ -48,7 +48,7 @@ fn built(
     let mut builder = RowsBuilder::new(layout, projection, 100);
     blocks.into_iter().for_each(|block| builder.add_with(|out| out.append(block)));
     let (pb, sidecars) = builder.finish();
-    (pb, sidecars.iter().map(|bytes| hex(bytes)).collect())
+    (pb, sidecars.to_vec().iter().map(|bytes| hex(bytes)).collect())
 }
 
 fn three(projection: &[ProjectedColumn]) -> Vec<RowBlock> {
