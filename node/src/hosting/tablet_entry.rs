@@ -7,6 +7,8 @@ use bytes::Bytes;
 use engine::error::Error;
 use engine::ids::{OpId, TabletId};
 use engine::replica::copy::RejectedSource;
+use engine::schema::Schema;
+use engine::schema::row_block::ProjectedColumn;
 use engine::schema::row_ops::ClientColumn;
 use engine::tablet::Tablet;
 use engine::tablet::superblock::{DataState, Superblock};
@@ -33,6 +35,7 @@ pub struct TabletEntry {
     /// copy.
     pub vote_lock: tokio::sync::Mutex<()>,
     bound: Mutex<Option<BoundSchema>>,
+    bound_projection: Mutex<Option<BoundProjection>>,
 }
 
 /// Size of a tablet, as masters and tools see it.
@@ -68,6 +71,13 @@ struct BoundSchema {
     columns: Arc<[ClientColumn]>,
 }
 
+/// Columns bound for the last scan's. Nearly every scan of a program names the columns of its previous one.
+struct BoundProjection {
+    schema: Arc<Schema>,
+    client: Vec<u8>,
+    columns: Arc<[ProjectedColumn]>,
+}
+
 impl TabletEntry {
     pub fn new(meta: Superblock, data_dir: Arc<Directory>) -> TabletEntry {
         let state = match meta.data_state {
@@ -84,6 +94,7 @@ impl TabletEntry {
             rejected_source: Mutex::default(),
             vote_lock: tokio::sync::Mutex::default(),
             bound: Mutex::new(None),
+            bound_projection: Mutex::new(None),
             meta,
         }
     }
@@ -223,6 +234,19 @@ impl TabletEntry {
     pub fn remember_columns(&self, client: &Bytes, version: u32, columns: Arc<[ClientColumn]>) {
         let client = client.to_vec();
         *self.bound.lock() = Some(BoundSchema { version, client, columns });
+    }
+
+    /// Returns the columns bound for a client's projection, if the last scan had the same one of the same schema.
+    pub fn bound_projection(&self, client: &[u8], schema: &Arc<Schema>) -> Option<Arc<[ProjectedColumn]>> {
+        let bound = self.bound_projection.lock();
+        let is_same = |bound: &&BoundProjection| Arc::ptr_eq(&bound.schema, schema) && bound.client == client;
+        Some(bound.as_ref().filter(is_same)?.columns.clone())
+    }
+
+    /// Stores a binding; see [`TabletEntry::remember_columns`].
+    pub fn remember_projection(&self, client: &[u8], schema: &Arc<Schema>, columns: Arc<[ProjectedColumn]>) {
+        let (schema, client) = (schema.clone(), client.to_vec());
+        *self.bound_projection.lock() = Some(BoundProjection { schema, client, columns });
     }
 }
 

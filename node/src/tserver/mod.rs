@@ -34,6 +34,7 @@ pub mod runtime_flags;
 mod scan;
 mod scan_blocks;
 mod scan_log;
+mod scan_request;
 pub mod scan_spec;
 pub mod scanners;
 mod scrub_host;

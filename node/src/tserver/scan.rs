@@ -25,7 +25,8 @@ use super::open_scanner::OpenScanner;
 use super::reply_rows::ReplyRows;
 use super::scan_blocks::{BlockRead, each_block};
 use super::scan_log::ScanState;
-use super::scan_spec::{self, ParsedScan, SnapshotMode};
+use super::scan_request::{NewScan, RequestedScan, ScanRequest};
+use super::scan_spec::{ParsedScan, SnapshotMode};
 use super::scanners::ScannerError;
 use super::server::TabletServer;
 use super::table_access::{self, TableAccess};
@@ -40,8 +41,8 @@ use nyala_common::wire::rows::{RowBlockPb, RowsBuilder};
 use nyala_common::wire::schema;
 use nyala_proto::kudu::app_status_pb::ErrorCode;
 use nyala_proto::kudu::tserver::{
-    ChecksumRequestPb, ChecksumResponsePb, NewScanRequestPb, ResourceMetricsPb, ScanRequestPb,
-    ScanResponsePb, ScannerKeepAliveRequestPb, ScannerKeepAliveResponsePb,
+    ChecksumRequestPb, ChecksumResponsePb, ResourceMetricsPb, ScanResponsePb, ScannerKeepAliveRequestPb,
+    ScannerKeepAliveResponsePb,
 };
 
 /// Error of a scan call.
@@ -91,7 +92,7 @@ const SMALL_BLOCK_ROWS: usize = 128;
 
 /// Runs a Scan call to its reply.
 pub(super) async fn scan(server: &TabletServer, call: Call) -> Reply {
-    let request = match call.decode::<ScanRequestPb>() {
+    let request = match call.decode::<ScanRequest>() {
         Ok(request) => request,
         Err(reply) => return reply,
     };
@@ -122,9 +123,10 @@ pub(super) async fn scan(server: &TabletServer, call: Call) -> Reply {
 async fn begin_scan(
     server: &TabletServer,
     call: &Call,
-    request: &ScanRequestPb,
-    new: &NewScanRequestPb,
+    request: &ScanRequest,
+    new: &Bytes,
 ) -> Result<Reply, ScanError> {
+    let new = NewScan::decode(new, call.method).map_err(ScanError::Rpc)?;
     if request.call_seq_id() != 0 {
         return Err(ScannerError::WrongSequence(0).into());
     }
@@ -133,8 +135,8 @@ async fn begin_scan(
         // The token's signature is checked.
         call.leave_connection().await;
     }
-    let access = table_access::access(server, call, new.authz_token.as_ref()).map_err(ScanError::Rpc)?;
-    let (scanner, snapshot) = open(server, call, new, request.batch_size_bytes, &access).await?;
+    let access = table_access::access(server, call, new.pb.authz_token.as_ref()).map_err(ScanError::Rpc)?;
+    let (scanner, snapshot) = open(server, call, &new, request.batch_size_bytes, &access).await?;
     let mut response = ScanResponsePb { snap_timestamp: snapshot.map(|at| at.0), ..Default::default() };
     let (mut scanner, mut sidecars) = (scanner, Sidecars::default());
     let has_more = match server.runtime_flags.batch_bytes(request.batch_size_bytes) {
@@ -161,7 +163,7 @@ async fn begin_scan(
 async fn continue_scan(
     server: &TabletServer,
     call: &Call,
-    request: &ScanRequestPb,
+    request: &ScanRequest,
     id: &Bytes,
 ) -> Result<Reply, ScanError> {
     let began = server.env.now().mono;
@@ -216,11 +218,11 @@ impl Drop for ScannerGuard<'_> {
 async fn open(
     server: &TabletServer,
     call: &Call,
-    new: &NewScanRequestPb,
+    new: &NewScan,
     batch_bytes: Option<u32>,
     access: &TableAccess,
 ) -> Result<(OpenScanner, Option<Timestamp>), ScanError> {
-    let entry = server.tablets.find(&new.tablet_id)?;
+    let entry = server.tablets.find(&new.pb.tablet_id)?;
     let replica = entry.running()?;
     if server.is_quiescing() {
         let (code, status) = (TabletErrorCode::TabletNotRunning, ErrorCode::ServiceUnavailable);
@@ -230,7 +232,7 @@ async fn open(
     access.check_table(entry.meta.table).map_err(ScanError::Rpc)?;
     let columns = replica.tablet().schema();
     let asked = RequestedScan { new, access, method: call.method };
-    let mut parsed = asked.parse(&columns)?;
+    let mut parsed = asked.parse_for(&entry, &columns)?;
     if !parsed.spec.names_one_key(&columns) {
         call.leave_connection().await;
     }
@@ -252,23 +254,6 @@ async fn open(
     let log = server.scan_log.begin(entry, call.user.clone(), &spec, projection.clone());
     let scanner = OpenScanner { replica, scan, projection, aggregation, layout, ordered, entry: log };
     Ok((scanner, snapshot))
-}
-
-/// A requested scan, and what its caller may read.
-#[derive(Clone, Copy)]
-pub(super) struct RequestedScan<'a> {
-    pub new: &'a NewScanRequestPb,
-    pub access: &'a TableAccess,
-    /// Method of the call.
-    pub method: &'static str,
-}
-
-impl RequestedScan<'_> {
-    /// Checks access and parses, both by the same schema.
-    fn parse(&self, schema: &Schema) -> Result<ParsedScan, ScanError> {
-        self.access.check_scan(self.new, schema, self.method).map_err(ScanError::Rpc)?;
-        Ok(scan_spec::parse(self.new, schema)?)
-    }
 }
 
 /// Opens a scan. On the task of the call's connection it reads memory and cached pages only: another task waits for the
@@ -533,7 +518,8 @@ async fn checksum_batch(
             }
             let access = table_access::checksum_access(server, call, new.authz_token.as_ref());
             let access = access.map_err(ScanError::Rpc)?;
-            let (scanner, snapshot) = open(server, call, new, request.batch_size_bytes, &access).await?;
+            let new = NewScan::decoded(new.clone());
+            let (scanner, snapshot) = open(server, call, &new, request.batch_size_bytes, &access).await?;
             response.snap_timestamp = snapshot.map(|at| at.0);
             (None, scanner, 0)
         }

@@ -1,4 +1,5 @@
 use super::*;
+use crate::tserver::scan_request::{NewScan, RequestedScan};
 use crate::tserver::table_access::TableAccess;
 use crate::tserver::{scan, scan_spec};
 use nyala_common::rpc::RpcErrorCodePb;
@@ -15,8 +16,8 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-fn requested(new: &NewScanRequestPb) -> scan::RequestedScan<'_> {
-    scan::RequestedScan { new, access: &TableAccess::Full, method: "Scan" }
+fn requested(new: &NewScan) -> RequestedScan<'_> {
+    RequestedScan { new, access: &TableAccess::Full, method: "Scan" }
 }
 
 async fn three_rows(fixture: &Fixture) {
@@ -74,6 +75,7 @@ async fn a_scan_reads_the_columns_that_its_tablet_has_after_the_wait_for_its_sna
     let (replaced, dropped) = (new_scan(&["key", "n"]), new_scan(&["key", "im"]));
     let (of_replaced, of_dropped) = (bind(&replaced), bind(&dropped));
     let renamed = of_replaced.clone();
+    let (replaced, dropped) = (NewScan::decoded(replaced), NewScan::decoded(dropped));
     // Both scans wait. Meanwhile column n is dropped, another of its name is added, and it is written.
     let mut columns = schema().columns()[..2].to_vec();
     columns.push(ColumnSchema::new(4, "n", DataType::Int64).nullable());
@@ -110,7 +112,7 @@ async fn a_scan_reads_the_columns_that_its_tablet_has_after_the_wait_for_its_sna
         TableAccess::Limited(TablePrivilegePb { column_privileges, ..TablePrivilegePb::default() })
     };
     for (ids, allowed) in [([0, 2], false), ([0, 4], true)] {
-        let asked = scan::RequestedScan { access: &may_read(&ids), ..requested(&replaced) };
+        let asked = RequestedScan { access: &may_read(&ids), ..requested(&replaced) };
         let started = scan::start(server, None, &replica, asked, None, renamed.clone()).await;
         assert_eq!(started.is_ok(), allowed, "{ids:?}");
     }
