@@ -144,7 +144,7 @@ async fn begin_scan(
         0 => !request.close_scanner(),
         limit => {
             let filled = fill(server, &mut scanner, limit, reserve_reply(server)?).await;
-            let batch = filled.map_err(|error| scan_failed(&scanner, &error))?;
+            let batch = filled.map_err(|error| scan_failed(&mut scanner, &error))?;
             let has_more = batch.has_more;
             sidecars = put_rows(&mut response, batch, &scanner);
             has_more && !request.close_scanner()
@@ -155,6 +155,7 @@ async fn begin_scan(
     if has_more {
         let id = server.env.random_uuid();
         response.scanner_id = Some(schema::id_bytes(&id));
+        scanner.entry.list();
         server.scanners().open(id, call.user.clone(), scanner, server.env.now().mono);
     }
     Ok(finish(server, call, (began, page_bytes), response, sidecars))
@@ -184,7 +185,7 @@ async fn continue_scan(
     let mut taken = ScannerGuard { server, id, keep: false };
     let limit = server.runtime_flags.batch_bytes(request.batch_size_bytes).max(1);
     let filled = fill(server, &mut scanner, limit, reservation).await;
-    let batch = filled.map_err(|error| scan_failed(&scanner, &error))?;
+    let batch = filled.map_err(|error| scan_failed(&mut scanner, &error))?;
     let has_more = batch.has_more && !request.close_scanner();
     let mut response = ScanResponsePb { has_more_results: Some(has_more), ..Default::default() };
     let sidecars = put_rows(&mut response, batch, &scanner);
@@ -251,7 +252,10 @@ async fn open(
     let (parsed, scan) = start(server, Some(call), &replica, asked, snapshot, (parsed, columns)).await?;
     let ordered = parsed.spec.ordered;
     let ParsedScan { spec, projection, aggregation, layout, .. } = parsed;
-    let log = server.scan_log.begin(entry, call.user.clone(), &spec, projection.clone());
+    let mut log = server.scan_log.begin((entry, call.user.clone()), &spec, projection.clone(), opened);
+    if !scan.reads_few() {
+        log.list();
+    }
     let scanner = OpenScanner { replica, scan, projection, aggregation, layout, ordered, entry: log };
     Ok((scanner, snapshot))
 }
@@ -375,7 +379,7 @@ fn storage_failed(replica: &ReplicaHandle, error: &Error) -> ScanError {
     read_failed(replica, error).into()
 }
 
-fn scan_failed(scanner: &OpenScanner, error: &Error) -> ScanError {
+fn scan_failed(scanner: &mut OpenScanner, error: &Error) -> ScanError {
     scanner.entry.set_state(ScanState::Failed);
     storage_failed(&scanner.replica, error)
 }
@@ -543,7 +547,7 @@ async fn checksum_batch(
         (rows, size) = (rows + block.rows, size + block.byte_size());
         Ok(BlockRead { has_block: true, is_enough: size >= limit })
     });
-    let has_more = more.await.map_err(|error| scan_failed(&scanner, &error))? && !request.close_scanner();
+    let has_more = more.await.map_err(|error| scan_failed(&mut scanner, &error))? && !request.close_scanner();
     (response.checksum, response.rows_checksummed) = (Some(sum), Some(rows as i64));
     response.has_more_results = Some(has_more);
     let page_bytes = take_page_bytes(&mut scanner);
@@ -557,6 +561,7 @@ async fn checksum_batch(
             }
             _ => {
                 let id = server.env.random_uuid();
+                scanner.entry.list();
                 server.scanners().open(id, call.user.clone(), scanner, now);
                 response.scanner_id = Some(schema::id_bytes(&id));
             }

@@ -25,15 +25,17 @@ pub(super) async fn each_block(
     if !delay.is_zero() {
         env.sleep(delay).await;
     }
-    let until = env.now().mono.after(Duration::from_millis(server.config.scan_batch_time_ms));
     let reads_few = scan.reads_few();
+    // A scan of a few rows ends before its time is up.
+    let until =
+        (!reads_few).then(|| env.now().mono.after(Duration::from_millis(server.config.scan_batch_time_ms)));
     let read_all = || {
         loop {
             let BlockRead { has_block, is_enough } = read(scan)?;
             if !has_block {
                 return Ok(false);
             }
-            if is_enough || env.now().mono >= until {
+            if is_enough || until.is_some_and(|until| env.now().mono >= until) {
                 return Ok(true);
             }
         }

@@ -106,13 +106,14 @@ impl ScanLog {
         ScanLog { clock, records: Arc::default() }
     }
 
-    /// Records the begin of a scan, which ends when the entry is dropped.
+    /// Records the begin of a scan at `now`. It ends when the entry is dropped, and is open for others to see from
+    /// [`ScanLogEntry::list`] on.
     pub fn begin(
         &self,
-        tablet: Arc<TabletEntry>,
-        user: Arc<str>,
+        (tablet, user): (Arc<TabletEntry>, Arc<str>),
         spec: &ScanSpec,
         projection: Arc<[ProjectedColumn]>,
+        now: Instant,
     ) -> ScanLogEntry {
         let predicate = |predicate: &engine::schema::predicate::Predicate| {
             (predicate.column, predicate_text(&predicate.kind))
@@ -125,17 +126,14 @@ impl ScanLog {
             limit: spec.limit,
             ordered: spec.ordered,
             state: ScanState::Active,
-            opened: self.clock.now().mono,
+            opened: now,
             ended: None,
             round_trips: 0,
             rows: 0,
             bytes: 0,
         };
-        let mut records = lock(&self.records);
-        let id = records.next;
-        records.next += 1;
-        records.open.insert(id, record);
-        ScanLogEntry { id, clock: self.clock.clone(), records: self.records.clone() }
+        let state = EntryState::Unlisted(record);
+        ScanLogEntry { state, clock: self.clock.clone(), records: self.records.clone() }
     }
 
     /// Returns the open scans, the oldest first, and the ended ones, the latest first.
@@ -168,16 +166,39 @@ impl ScanLog {
     }
 }
 
+/// Place of a scan's record.
+enum EntryState {
+    /// With the entry: a scan of a few rows has mostly ended before a page could show it.
+    Unlisted(ScanRecord),
+    /// Among the open scans, by this number.
+    Listed(u64),
+    Ended,
+}
+
 /// Entry of a scan. Dropping it ends the scan.
 pub struct ScanLogEntry {
-    id: u64,
+    state: EntryState,
     clock: Arc<dyn Clock>,
     records: Arc<Mutex<ScanRecords>>,
 }
 
 impl ScanLogEntry {
+    /// Lists the scan among the open ones.
+    pub fn list(&mut self) {
+        let mut records = lock(&self.records);
+        self.state = match std::mem::replace(&mut self.state, EntryState::Ended) {
+            EntryState::Unlisted(record) => {
+                let id = records.next;
+                records.next += 1;
+                records.open.insert(id, record);
+                EntryState::Listed(id)
+            }
+            other => other,
+        };
+    }
+
     /// Counts a batch.
-    pub fn count(&self, rows: usize, bytes: usize) {
+    pub fn count(&mut self, rows: usize, bytes: usize) {
         self.change(|record| {
             record.round_trips += 1;
             record.rows += rows as u64;
@@ -185,13 +206,15 @@ impl ScanLogEntry {
         });
     }
 
-    pub fn set_state(&self, state: ScanState) {
+    pub fn set_state(&mut self, state: ScanState) {
         self.change(|record| record.state = state);
     }
 
-    fn change(&self, change: impl FnOnce(&mut ScanRecord)) {
-        if let Some(record) = lock(&self.records).open.get_mut(&self.id) {
-            change(record);
+    fn change(&mut self, change: impl FnOnce(&mut ScanRecord)) {
+        match &mut self.state {
+            EntryState::Unlisted(record) => change(record),
+            EntryState::Listed(id) => lock(&self.records).open.get_mut(id).map_or((), change),
+            EntryState::Ended => {}
         }
     }
 }
@@ -200,7 +223,12 @@ impl Drop for ScanLogEntry {
     fn drop(&mut self) {
         let now = self.clock.now().mono;
         let mut records = lock(&self.records);
-        let Some(mut record) = records.open.remove(&self.id) else { return };
+        let record = match std::mem::replace(&mut self.state, EntryState::Ended) {
+            EntryState::Unlisted(record) => Some(record),
+            EntryState::Listed(id) => records.open.remove(&id),
+            EntryState::Ended => None,
+        };
+        let Some(mut record) = record else { return };
         if record.state == ScanState::Active {
             record.state = ScanState::Closed;
         }

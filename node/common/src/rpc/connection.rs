@@ -334,6 +334,10 @@ impl IdleTimer {
     async fn idle_timeout(&mut self, connection: &ServerConnection, last_read: Instant) {
         let Some(keepalive) = self.keepalive else { return std::future::pending().await };
         loop {
+            if let Some(sleep) = &mut self.sleep {
+                sleep.await;
+                self.sleep = None;
+            }
             let quiet_since = last_read.0.max(connection.last_reply.load(Ordering::Relaxed));
             let mut until = Instant(quiet_since).after(keepalive);
             let now = self.env.now().mono;
@@ -343,9 +347,7 @@ impl IdleTimer {
                 }
                 until = now.after(keepalive);
             }
-            let env = &self.env;
-            self.sleep.get_or_insert_with(|| env.clock.sleep_until(until)).await;
-            self.sleep = None;
+            self.sleep = Some(self.env.clock.sleep_until(until));
         }
     }
 }
