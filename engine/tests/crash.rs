@@ -8,7 +8,8 @@ use engine::error::ErrorKind;
 use engine::replica::{JobKind, tombstone};
 use engine::schema::row_ops::RowOpKind;
 use engine::tablet::superblock::Superblock;
-use engine_testkit::model::{Change, Model, Step, check, job, run, scan_rows, workload, workloads, write};
+use engine_testkit::model::{Change, Model, Step, check, job, run, scan_rows, write};
+use engine_testkit::workloads::{workload, workloads};
 use engine_testkit::world::{self, World, plain_schema};
 
 /// Runs the workload with a fault at the `k`-th disk operation, until a step fails. Returns the model of the

@@ -11,9 +11,8 @@ use engine::schema::row_ops::RowOpKind;
 use engine::sync::Mutex;
 use engine::tablet::scan::{ScanSpec, SnapshotChoice};
 use engine::time::Timestamp;
-use engine_testkit::model::{
-    Change, Model, Step, check, count_rows, follow, job, run, scan_rows, workload, write,
-};
+use engine_testkit::model::{Change, Model, Step, check, count_rows, follow, job, run, scan_rows, write};
+use engine_testkit::workloads::workload;
 use engine_testkit::world::{self, World, plain_schema};
 use proptest::prelude::*;
 

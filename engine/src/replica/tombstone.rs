@@ -24,8 +24,8 @@ use crate::wal::Wal;
 /// Turns a replica, an incomplete tombstone or an aborted copy into a tombstone. No task may be using it. `last_op`:
 /// the last operation in its log, if known.
 ///
-/// An unreadable superblock is replaced by one without data. `NotFound` if there is none: what a creation or a copy left
-/// that never got one is removed. A repetition after a failure completes it.
+/// An unreadable superblock is replaced by one without data. `NotFound` if there is none: what a creation or a copy
+/// left that never got one is removed. A repetition after a failure completes it.
 pub fn tombstone(wal: &dyn Disk, data: &dyn Disk, tablet: TabletId, last_op: Option<OpId>) -> Result<()> {
     let mut meta = match Superblock::load(data, tablet) {
         Err(error) if matches!(error.kind, ErrorKind::Corrupt | ErrorKind::Unsupported) => {
@@ -59,8 +59,8 @@ pub fn may_delete(known: ConfigPosition, cas: Option<ConfigPosition>) -> bool {
     cas.is_none_or(|cas| known.index <= cas.index || is_void(cas))
 }
 
-/// Removes all data of a replica or a tombstone. No task may be using it. `NotFound` if there is none: what a creation or
-/// a copy left that never got a superblock is removed. A repetition after a failure completes it.
+/// Removes all data of a replica or a tombstone. No task may be using it. `NotFound` if there is none: what a creation
+/// or a copy left that never got a superblock is removed. A repetition after a failure completes it.
 pub fn delete(wal: &dyn Disk, data: &dyn Disk, tablet: TabletId) -> Result<()> {
     match Superblock::load(data, tablet) {
         Ok(mut meta) => {

@@ -30,8 +30,8 @@ pub enum SnapshotChoice {
 /// Specification of a scan of a tablet.
 #[derive(Debug, Clone)]
 pub struct ScanSpec {
-    /// Columns of the returned blocks. At most one has no id: IS_DELETED, only in diff scans. Shared with the scan, since
-    /// a copy of the names costs more than a read by key.
+    /// Columns of the returned blocks. At most one has no id: IS_DELETED, only in diff scans. Shared with the scan,
+    /// since a copy of the names costs more than a read by key.
     pub projection: Arc<[ProjectedColumn]>,
     /// Predicates that must all hold.
     pub predicates: Vec<Predicate>,
@@ -148,7 +148,7 @@ impl Scan {
             && spec.limit.is_none()
             && projection.iter().all(|column| column.id.is_some())
             && spec.predicates.iter().all(|predicate| is_projected(predicate.column));
-        // A key is in one rowset at a time, so the other ones need no look after its row.
+        // A key is in one rowset at a time, so the other ones are not searched after its row.
         let rows_max = if within.is_some_and(RowSetScanSpec::is_one_key) { 1 } else { u64::MAX };
         Scan {
             sources,

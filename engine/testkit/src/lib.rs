@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   world                   one replica over a MemDisk, driven as a node drives it
-//!     ├── model             expected rows, random workloads and crash steps over a world
+//!     ├── model             expected rows and crash steps over a world; its steps in workloads
 //!     └── cluster           several replicas with their messages and disks
 //!   group                   Raft cores alone: seeded delivery, faults, invariants, transcripts, traces
 //!   single_server_catalog   a catalog whose tablet server replies at once
@@ -16,4 +16,5 @@ pub mod cluster;
 pub mod group;
 pub mod model;
 pub mod single_server_catalog;
+pub mod workloads;
 pub mod world;

@@ -33,6 +33,7 @@ mod reply_rows;
 pub mod runtime_flags;
 mod scan;
 mod scan_blocks;
+mod scan_error;
 mod scan_log;
 mod scan_request;
 pub mod scan_spec;

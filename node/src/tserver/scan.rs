@@ -24,6 +24,7 @@ use super::history;
 use super::open_scanner::OpenScanner;
 use super::reply_rows::ReplyRows;
 use super::scan_blocks::{BlockRead, each_block};
+use super::scan_error::ScanError;
 use super::scan_log::ScanState;
 use super::scan_request::{NewScan, RequestedScan, ScanRequest};
 use super::scan_spec::{ParsedScan, SnapshotMode};
@@ -44,47 +45,6 @@ use nyala_proto::kudu::tserver::{
     ChecksumRequestPb, ChecksumResponsePb, ResourceMetricsPb, ScanResponsePb, ScannerKeepAliveRequestPb,
     ScannerKeepAliveResponsePb,
 };
-
-/// Error of a scan call.
-#[derive(Debug)]
-pub(super) enum ScanError {
-    /// The call succeeds and its response contains the error.
-    Tablet(TabletError),
-    /// The call fails.
-    Rpc(Reply),
-}
-
-impl From<TabletError> for ScanError {
-    fn from(error: TabletError) -> ScanError {
-        match error.is_busy() {
-            true => ScanError::Rpc(Reply::too_busy(error.status.message.unwrap_or_default())),
-            false => ScanError::Tablet(error),
-        }
-    }
-}
-
-impl From<ScannerError> for ScanError {
-    fn from(refusal: ScannerError) -> ScanError {
-        let invalid = |message| {
-            let code = TabletErrorCode::InvalidScanCallSeqId;
-            ScanError::Tablet(TabletError::new(code, ErrorCode::InvalidArgument, message))
-        };
-        let not_found = |message| {
-            ScanError::Tablet(TabletError::new(TabletErrorCode::ScannerExpired, ErrorCode::NotFound, message))
-        };
-        match refusal {
-            ScannerError::Gone(id) => not_found(format!("Scanner {id} not found (it may have expired)")),
-            ScannerError::NotAnId => not_found("Scanner with an ill-formed id not found".to_string()),
-            ScannerError::WrongSequence(expected) => {
-                invalid(format!("Invalid call sequence ID: {expected} was expected; the scanner is closed"))
-            }
-            ScannerError::Foreign => {
-                let message = "Not authorized: the scanner belongs to another user";
-                ScanError::Rpc(Reply::error(RpcErrorCodePb::FatalUnauthorized, message))
-            }
-        }
-    }
-}
 
 /// Batch size in bytes below which blocks have Kudu's 128 rows, because responses end between blocks.
 const SMALL_BATCH_BYTES: u32 = 64 << 10;

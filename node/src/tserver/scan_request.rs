@@ -18,7 +18,7 @@ use engine::schema::Schema;
 use prost::encoding::{DecodeContext, decode_key, skip_field};
 use prost::{DecodeError, Message};
 
-use super::scan::ScanError;
+use super::scan_error::ScanError;
 use super::scan_spec::{self, ParsedScan};
 use super::table_access::TableAccess;
 use crate::hosting::tablet_entry::TabletEntry;

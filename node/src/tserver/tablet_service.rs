@@ -9,7 +9,7 @@ use engine::tablet::superblock::Superblock;
 use prost::Message;
 
 use super::consensus_host;
-use super::scan::ScanError;
+use super::scan_error::ScanError;
 use super::scan_spec;
 use super::server::TabletServer;
 use super::{scan, table_access, write};

@@ -215,7 +215,7 @@ impl Fleet {
         self.rules.is_empty() && self.up.iter().all(|up| *up)
     }
 
-    /// Returns true if all servers have run and reached each other for so long.
+    /// Returns true if all servers have run and reached each other for this time.
     pub(super) fn is_calm_for(&self, span: Duration) -> bool {
         self.is_connected() && self.world.now() >= self.repaired + span
     }

@@ -5,7 +5,7 @@
 //!        ├─► [`group`]    replicas of one tablet with elections, copies, deletions and changes of members
 //!        │        both: tables of `draw`, operations of `shape`, the model's rows in `rows`, scans of `scans`
 //!        ├─► [`hosting`]  whole tablet servers with one tablet: orders to delete and to copy, disks that fail in them
-//!        ├─► [`serving`]  whole tablet servers with many tablets and made-up masters: reports, full directories, transfers
+//!        ├─► [`serving`]  tablet servers with many tablets and made-up masters: reports, full directories, transfers
 //!        ├─► [`access`]   a tablet server that checks tokens: any call with any privileges and tokens
 //!        ├─► [`catalog`]  the masters' catalog with made-up tablet servers and clients: requests, repair, fail-overs
 //!        └─► [`client`]   the client with made-up masters and servers: retries, caches, scans, changes of ranges

@@ -117,7 +117,7 @@ async fn a_failed_creation_leaves_nothing() {
     assert!(failed > 15, "{failed}");
 }
 
-/// What a failed creation left and could not remove is no obstacle to the next order.
+/// Leftovers of a failed creation that it could not remove are no obstacle to the next order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_a_creation_left_is_replaced() {
     let faulty = Faulty::start(|config| config.maintenance_interval_ms = 1 << 40).await;

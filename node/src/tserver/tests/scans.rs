@@ -1,7 +1,7 @@
 use super::*;
 use crate::tserver::scan_request::{NewScan, RequestedScan};
 use crate::tserver::table_access::TableAccess;
-use crate::tserver::{scan, scan_spec};
+use crate::tserver::{scan, scan_error, scan_spec};
 use nyala_common::rpc::RpcErrorCodePb;
 use nyala_proto::kudu::column_predicate_pb::{self, Range};
 use nyala_proto::kudu::security::{ColumnPrivilegePb, TablePrivilegePb};
@@ -104,7 +104,7 @@ async fn a_scan_reads_the_columns_that_its_tablet_has_after_the_wait_for_its_sna
     values.sort();
     assert_eq!(values, [None, None, None, Some(9_i64.to_le_bytes().to_vec())]);
     let refused = scan::start(server, None, &replica, requested(&dropped), None, of_dropped).await.err();
-    assert!(matches!(refused, Some(scan::ScanError::Tablet(_))), "{refused:?}");
+    assert!(matches!(refused, Some(scan_error::ScanError::Tablet(_))), "{refused:?}");
     // The right to read the column that was dropped is no right to read the one that has its name now.
     let may_read = |ids: &[i32]| {
         let read = ColumnPrivilegePb { scan_privilege: Some(true) };

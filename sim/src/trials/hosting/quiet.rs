@@ -88,8 +88,8 @@ impl HostingTrial {
         }
     }
 
-    /// Restarts servers whose replica has failed: what a disk refused once may be whole. Also those that the newest leader
-    /// does not know as members: it may be a deposed one, and the replica of its successor has failed.
+    /// Restarts servers whose replica has failed: what a disk refused once may be whole. Also those that the newest
+    /// leader does not know as members: it may be a deposed one, and the replica of its successor has failed.
     fn restart_failed(&mut self) {
         for server in 0..SERVERS {
             if self.has_failed(server) {

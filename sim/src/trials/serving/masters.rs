@@ -49,7 +49,7 @@ pub(super) enum Condition {
 enum Treatment {
     Refuse,
     Ignore,
-    /// Executed; the reply leaves so much later, if it does.
+    /// Executed; the reply leaves this much later, or never.
     Serve(Option<Duration>),
 }
 
@@ -60,7 +60,7 @@ pub(super) struct Masters {
     pub conditions: [Condition; MASTERS],
     /// Starts of servers that each master has the registration of.
     registered: BTreeSet<(usize, Vec<u8>, i64)>,
-    /// What the leader knows, by server.
+    /// The leader's knowledge of each server.
     pub known: BTreeMap<Vec<u8>, KnownServer>,
     /// Heartbeats that each master got from each server.
     pub heartbeats: BTreeMap<(usize, Vec<u8>), u64>,

@@ -1,11 +1,11 @@
 //! A serving trial: tablet servers with many tablets in two data directories, and made-up masters that hear of them.
 //!
 //! ```text
-//!   made-up masters: lead by turns, forget, are silent, deaf or busy ◄── heartbeats, reports ── servers of the keyed world
-//!       │ in the end the leader knows what servers have                                           │ directories run full,
-//!   operator ── CreateTablet, DeleteTablet, AlterSchema, Write, LeaderStepDown ──────────────────►│ disks fail, clocks err
-//!       │ replicas go where space is, writes are refused where none is, a transfer goes to the voter that it names,
-//!       └ a commit wait ends after its timestamp, also for a repeated request
+//!   made-up masters: lead by turns, forget, are silent, deaf, busy ◄── heartbeats, reports ── servers of the keyed world
+//!       │ in the end the leader knows what servers have                                         │ directories run full,
+//!   operator ── CreateTablet, DeleteTablet, AlterSchema, Write, LeaderStepDown ────────────────►│ disks fail, clocks err
+//!       │ replicas go where space is, writes are refused where none is, a transfer goes to the voter that it
+//!       └ names, a commit wait ends after its timestamp, also for a repeated request
 //! ```
 //!
 //! *Not here:* rows, changes of members and copies, which other trials are for, and the invariants of replication: the
@@ -17,7 +17,9 @@ mod known_server;
 mod masters;
 mod quiet;
 mod reports;
+mod server_space;
 mod step;
+mod tablet_case;
 mod tablets;
 mod transfers;
 
@@ -31,9 +33,9 @@ use node::tserver::TserverConfig;
 use sim_plan::tables::ModelTable;
 use sim_plan::{FaultProfile, FinalRestart, Host, Plan, PlanSize, RandomStream};
 
-use self::directories::Directories;
 use self::masters::{MASTERS, Masters};
-use self::tablets::TabletCase;
+use self::server_space::{DATA, Directories, RESERVES};
+use self::tablet_case::TabletCase;
 use super::fleet::{Fleet, host};
 use super::{draw, shape};
 use crate::cluster;
@@ -91,8 +93,8 @@ fn plan_of(seed: u64) -> Plan {
 fn config_of(plan: &Plan, host: Host) -> TserverConfig {
     let config = cluster::tserver_config(plan, host);
     TserverConfig {
-        data_dirs: directories::DATA.map(str::to_string).to_vec(),
-        reserves: directories::RESERVES,
+        data_dirs: DATA.map(str::to_string).to_vec(),
+        reserves: RESERVES,
         tablet_stats_interval_ms: SIZES.as_millis() as u64,
         ..config
     }

@@ -1,4 +1,4 @@
-//! The quiet end of a serving trial: the leading master knows all, at few heartbeats, and nothing stays of what is deleted.
+//! The quiet end of a serving trial: the leading master knows all, at few heartbeats, and deleted tablets leave nothing.
 
 use std::time::Duration;
 
@@ -10,6 +10,7 @@ use engine::replica::wal_dir;
 use engine::tablet::flush::data_dir;
 
 use super::masters::Condition;
+use super::tablet_case::TabletCase;
 use super::{HEARTBEAT, SERVERS, SIZES, ServingTrial};
 use crate::cluster::COPY_IDLE;
 use crate::oracle::resources;
@@ -17,7 +18,7 @@ use crate::oracle::resources;
 /// Rounds until every tablet has all replicas and a leader.
 const ROUNDS: u32 = 60;
 const ROUND: Duration = Duration::from_millis(500);
-/// Time within which masters are told of all changes, and that in which heartbeats are counted.
+/// Time until all changes are reported, and that in which heartbeats are counted.
 const TOLD: Duration = Duration::from_secs(4);
 const COUNTED: Duration = Duration::from_secs(5);
 /// Heartbeats that may come in addition to those at intervals: full reports that masters want.
@@ -78,7 +79,7 @@ impl ServingTrial {
         }
     }
 
-    fn is_settled(&self, case: &super::TabletCase) -> bool {
+    fn is_settled(&self, case: &TabletCase) -> bool {
         let has = |server: usize| self.fleet.entry(server, case.id).is_some();
         if case.is_dropped {
             return !case.members.iter().any(|server| has(*server));
@@ -92,7 +93,7 @@ impl ServingTrial {
         })
     }
 
-    fn show(&self, case: &super::TabletCase) -> String {
+    fn show(&self, case: &TabletCase) -> String {
         let of = |server: usize| {
             let status = self.fleet.status(server, case.id);
             let state = self.fleet.entry(server, case.id).map(|entry| (entry.state_pb(), entry.failure()));
@@ -118,7 +119,7 @@ impl ServingTrial {
         }
     }
 
-    /// Drops all tablets; no file of them may stay. What a creation left that could not remove it is removed by a start.
+    /// Drops all tablets; no file of them may stay. A start removes leftovers of creations.
     fn drop_all(&mut self) {
         for at in 0..self.tablets.len() {
             self.tablets[at].is_dropped = true;

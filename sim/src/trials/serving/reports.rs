@@ -13,7 +13,7 @@ use nyala_proto::kudu::master::ReportedTabletPb;
 use super::known_server::KnownServer;
 use super::{SERVERS, ServingTrial};
 
-/// What a report tells of a tablet, in comparable form.
+/// State of a tablet in a report, in comparable form.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct ReportedState {
     state: String,

@@ -13,7 +13,8 @@ use nyala_proto::kudu::tserver::{
 };
 use nyala_proto::kudu::{PartitionPb, PartitionSchemaPb};
 
-use super::directories::DATA;
+use super::server_space::DATA;
+use super::tablet_case::TabletCase;
 use super::{BEGINNING, SERVERS, ServingTrial, tablet_of};
 use crate::cluster::WAL_DIR;
 use crate::trials::fleet::host;
@@ -33,17 +34,6 @@ const OPS_AHEAD: u64 = 16;
 const OPS_IN_A_ROW: u64 = 20;
 /// Most rows of a write.
 const ROWS: u64 = 8;
-
-/// A tablet and its members.
-#[derive(Debug, Clone)]
-pub(super) struct TabletCase {
-    pub id: TabletId,
-    pub members: Vec<usize>,
-    /// Version of the schema, of which the operator gives the next.
-    pub version: u32,
-    /// True once it is to be deleted everywhere.
-    pub is_dropped: bool,
-}
 
 impl ServingTrial {
     /// Creates a tablet at one server or at all of them.

@@ -6,8 +6,9 @@ use engine::raft::{PeerHealth, RaftStatus};
 use nyala_common::wire::schema::id_bytes;
 use nyala_proto::kudu::consensus::{LeaderStepDownMode, LeaderStepDownRequestPb, LeaderStepDownResponsePb};
 
-use super::directories::Directories;
-use super::{SERVERS, ServingTrial, TabletCase};
+use super::server_space::Directories;
+use super::tablet_case::TabletCase;
+use super::{SERVERS, ServingTrial};
 use crate::wire::client::{CONSENSUS, text_of};
 
 /// Time within which a voter that runs has caught up.
@@ -20,7 +21,7 @@ const RETRANSMITTED: Duration = Duration::from_secs(5);
 const DEAF_PERCENT: u64 = 40;
 
 impl ServingTrial {
-    /// Asks the leader of a tablet to hand over to another voter. It must lead then, or, if the leader cannot reach it,
+    /// Asks the leader of a tablet to transfer leadership to another voter. It must lead then, or, if the leader cannot reach it,
     /// the leader stays.
     pub(super) fn transfer(&mut self) {
         let Some((at, leader)) = self.led_tablet() else { return };
