@@ -25,8 +25,14 @@ use crate::wal::Wal;
 /// the last operation in its log, if known.
 ///
 /// An unreadable superblock is replaced by one without data. `NotFound` if there is none: what a creation or a copy
-/// left that never got one is removed. A repetition after a failure completes it.
-pub fn tombstone(wal: &dyn Disk, data: &dyn Disk, tablet: TabletId, last_op: Option<OpId>) -> Result<()> {
+/// left that never got one is removed. A repetition after a failure completes it. Returns the last operation that the
+/// tombstone knows: its superblock may have it though the caller does not.
+pub fn tombstone(
+    wal: &dyn Disk,
+    data: &dyn Disk,
+    tablet: TabletId,
+    last_op: Option<OpId>,
+) -> Result<Option<OpId>> {
     let mut meta = match Superblock::load(data, tablet) {
         Err(error) if matches!(error.kind, ErrorKind::Corrupt | ErrorKind::Unsupported) => {
             Superblock::unreadable(tablet)
@@ -43,7 +49,8 @@ pub fn tombstone(wal: &dyn Disk, data: &dyn Disk, tablet: TabletId, last_op: Opt
     meta.data_state = DataState::Tombstoned;
     meta.rowsets.clear();
     meta.store(data)?;
-    remove_data(wal, data, tablet)
+    remove_data(wal, data, tablet)?;
+    Ok(meta.tombstone_last_op)
 }
 
 /// Returns true if a replica may be deleted by an order based on the committed configuration `cas`, if it names one. A

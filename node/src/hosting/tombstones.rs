@@ -120,8 +120,8 @@ impl TabletManager {
         if !tombstone {
             self.mark_deleted(entry.id);
         }
-        let term = match self.remove(entry, tombstone, last_op).await {
-            Ok(term) => term,
+        let (term, last_op) = match self.remove(entry, tombstone, last_op).await {
+            Ok(removed) => removed,
             // What is left of a copy that failed before it stored anything.
             Err(error) if failed_before && error.kind == ErrorKind::NotFound => {
                 entry.set_state(EntryState::Stopped);
@@ -176,17 +176,23 @@ impl TabletManager {
         Ok((entry.last_op(), replica.failure().is_some()))
     }
 
-    /// Removes the replica's data from the disk. Returns the term that it had reached.
-    async fn remove(&self, entry: &TabletEntry, tombstone: bool, last_op: Option<OpId>) -> Result<Term> {
+    /// Removes the replica's data from the disk. Returns the term that it had reached, and the last operation that its
+    /// tombstone knows: a superblock that could not be read when the server started may have it.
+    async fn remove(
+        &self,
+        entry: &TabletEntry,
+        tombstone: bool,
+        last_op: Option<OpId>,
+    ) -> Result<(Term, Option<OpId>)> {
         let (wal, data) = (&*self.dirs().wal.disk, &*entry.data_dir.disk);
         self.env().observer.mark("delete: begins");
         let remove = || {
             let term = consensus_meta_store::load_known(data, entry.id)?.map_or(0, |meta| meta.term);
-            match tombstone {
-                true => tombstone::tombstone(wal, data, entry.id, last_op)?,
-                false => tombstone::delete(wal, data, entry.id).or_else(ignore_not_found)?,
+            if tombstone {
+                return Ok((term, tombstone::tombstone(wal, data, entry.id, last_op)?));
             }
-            Ok(term)
+            tombstone::delete(wal, data, entry.id).or_else(ignore_not_found)?;
+            Ok((term, last_op))
         };
         self.env().run(remove).await
     }

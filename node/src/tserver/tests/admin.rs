@@ -10,7 +10,7 @@ use nyala_proto::kudu::tserver::{
     ListTabletsRequestPb, ListTabletsResponsePb, QuiesceTabletServerRequestPb, QuiesceTabletServerResponsePb,
 };
 
-fn delete_request(how: TabletDataState) -> DeleteTabletRequestPb {
+pub(super) fn delete_request(how: TabletDataState) -> DeleteTabletRequestPb {
     let tablet_id = schema::id_bytes(&TABLET);
     DeleteTabletRequestPb { tablet_id, delete_type: Some(how as i32), ..Default::default() }
 }

@@ -1,10 +1,13 @@
+use super::admin::delete_request;
 use super::*;
+use crate::hosting::tablet_entry::EntryState;
 use engine::disk::Disk;
 use engine::disk::mem::MemDisk;
 use nyala_common::env::MemoryBudget;
 use nyala_common::env::testing::MemDisks;
 use nyala_common::rpc::RpcErrorCodePb;
-use nyala_proto::kudu::tserver::{ListTabletsRequestPb, ListTabletsResponsePb};
+use nyala_proto::kudu::tablet::TabletDataState;
+use nyala_proto::kudu::tserver::{DeleteTabletResponsePb, ListTabletsRequestPb, ListTabletsResponsePb};
 
 const EIO: i32 = 5;
 const ENOSPC: i32 = 28;
@@ -137,6 +140,37 @@ async fn what_a_creation_left_is_replaced() {
     assert_eq!(created.error, None);
     fixture.settled(TABLET).await;
     assert_eq!(fixture.write(&[insert(1, "a")]).await.error, None);
+}
+
+/// A tombstone whose superblock could not be read as the server started still knows its last operation after the next
+/// order: without it, a copy could lose what the replica has acknowledged.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_unread_tombstone_remembers_its_last_operation() {
+    let mut faulty = Faulty::start(|config| config.maintenance_interval_ms = 1 << 40).await;
+    faulty.fixture.create_tablet().await;
+    faulty.fixture.write(&[insert(1, "a")]).await;
+    let order = delete_request(TabletDataState::TabletDataTombstoned);
+    let _: DeleteTabletResponsePb = faulty.fixture.admin("DeleteTablet", &order).await;
+    let state = |fixture: &Fixture| fixture.running.server.tablets.get(TABLET).expect("listed").state();
+    let EntryState::Tombstoned(Some(last)) = state(&faulty.fixture) else { panic!("a tombstone") };
+    let mut failed = 0;
+    for first in 1..40 {
+        faulty.fixture.running.shutdown().await;
+        // What cannot be read is read once more.
+        (first..first + 4).for_each(|op| faulty.disk("data").fail_op(op, EIO));
+        let started = try_run(&faulty.fixture.env, &faulty.fixture.dir, faulty.fixture.change).await;
+        faulty.disk("data").end_faults();
+        let Ok(running) = started else { continue };
+        faulty.fixture.connect(running);
+        if matches!(state(&faulty.fixture), EntryState::Failed(_)) {
+            failed += 1;
+            let deleted: DeleteTabletResponsePb = faulty.fixture.admin("DeleteTablet", &order).await;
+            assert_eq!(deleted.error, None, "operation {first}");
+        }
+        let EntryState::Tombstoned(known) = state(&faulty.fixture) else { panic!("a tombstone") };
+        assert_eq!(known, Some(last), "operation {first}");
+    }
+    assert!(failed > 0);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -18,6 +18,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
+use engine::error::Result;
 use engine::ids::Uuid;
 use engine::schema::row_ops::RowOpKind;
 use engine::schema::{ColumnSchema, DataType, Schema};
@@ -77,11 +78,17 @@ impl Fixture {
     }
 
     async fn start_again(&mut self) {
-        self.running = run(&self.env, &self.dir, self.change).await;
-        self.proxy = Proxy::new(self.env.clone(), self.running.rpc_addr, "ann");
+        let running = run(&self.env, &self.dir, self.change).await;
+        self.connect(running);
         while self.running.server.tablets.get(TABLET).is_some_and(|entry| is_starting(&entry)) {
             self.env.sleep(Duration::from_millis(1)).await;
         }
+    }
+
+    /// Calls this process of the server from now on.
+    fn connect(&mut self, running: RunningTserver) {
+        self.proxy = Proxy::new(self.env.clone(), running.rpc_addr, "ann");
+        self.running = running;
     }
 
     async fn call<Req: Message, Resp: Message + Default>(
@@ -156,11 +163,19 @@ fn is_starting(entry: &Arc<crate::hosting::tablet_entry::TabletEntry>) -> bool {
 }
 
 async fn run(env: &Env, dir: &tempfile::TempDir, change: fn(&mut TserverConfig)) -> RunningTserver {
+    try_run(env, dir, change).await.expect("the server starts")
+}
+
+async fn try_run(
+    env: &Env,
+    dir: &tempfile::TempDir,
+    change: fn(&mut TserverConfig),
+) -> Result<RunningTserver> {
     let path = |name: &str| dir.path().join(name).to_str().expect("UTF-8").to_string();
     let addr = "127.0.0.1:0".parse().expect("an address");
     let mut config = TserverConfig::new(addr, path("wal"), vec![path("data")]);
     change(&mut config);
-    super::run(env.clone(), config).await.expect("the server starts")
+    super::run(env.clone(), config).await
 }
 
 /// Returns `key INT32, v STRING NULL, n INT64 NULL, im INT32 NULL IMMUTABLE`.
