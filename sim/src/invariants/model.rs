@@ -100,6 +100,11 @@ impl Replica {
         knows || self.deleted_at >= op
     }
 
+    /// Returns true if the replica has acknowledged nothing, as far as was noted: the end of its log is known.
+    fn never_had_entries(&self) -> bool {
+        !self.is_blind && self.cut.is_empty() && self.log.last().max(self.remembers) == OpId::MIN
+    }
+
     /// Returns the last entry that it knows.
     pub fn last_known(&self) -> OpId {
         let index = self.durable.min(self.log.last().index);
@@ -187,7 +192,7 @@ impl Model {
             self.deleted_voters.push(event.clone());
         }
         let mut replica = self.replicas.remove(&at).unwrap_or_default();
-        let is_new = replica.post.is_none();
+        let is_new = replica.never_had_entries();
         self.act(at, &event.note.action, post, &mut replica);
         replica.is_blind = stays_blind(&event.note, replica.is_blind, is_new);
         replica.post = Some(post);
@@ -346,7 +351,7 @@ impl Model {
 }
 
 /// Returns true if a replica does not know the end of its log after an action; `was`: true if it did not before.
-/// `is_new`: nothing was noted of it before.
+/// `is_new`: it never had an entry.
 fn stays_blind(note: &RaftNote, was: bool, is_new: bool) -> bool {
     match note.action {
         // What cannot be opened of a new one is left of its first copy: it has acknowledged nothing.

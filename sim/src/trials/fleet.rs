@@ -340,9 +340,9 @@ impl Fleet {
     pub(super) fn report_violations(&mut self) {
         let of_group = |violation: &&Violation| !OF_DISTURBANCES.contains(&violation.oracle);
         let (found, uncaused) = (self.observer.violations(), self.observer.uncaused_failures());
-        let first = found.iter().filter(of_group).chain(&uncaused).next();
-        let text = first.map(|violation| format!("{}: {}", violation.oracle, violation.message));
-        text.into_iter().for_each(|text| self.report(text));
+        let Some(first) = found.iter().filter(of_group).chain(&uncaused).next() else { return };
+        first.story.iter().for_each(|line| self.note(line));
+        self.report(format!("{}: {}", first.oracle, first.message));
     }
 
     /// Ends a trial: what it has found, with the last lines of its story.

@@ -81,6 +81,21 @@ fn what_is_left_of_a_first_copy_may_vote() {
 }
 
 #[test]
+fn a_first_copy_that_has_begun_may_vote_when_it_could_not_be_opened() {
+    let mut cluster = Cluster::usual();
+    let (last, data) = (OpId::MIN, NotedDataState::Copying);
+    cluster.posts.insert('d', PostState { term: 1, last, commit: 0, role: NotedRole::Follower, data });
+    cluster.note('d', RaftAction::CopyStart { source: peer('a'), term: 1 });
+    cluster.post('d').data = NotedDataState::Failed;
+    cluster.note('d', RaftAction::FailOpen { vote: None });
+    cluster.post('d').data = NotedDataState::Tombstoned;
+    cluster.note('d', RaftAction::Tombstone { cas: None });
+    cluster.post('d').term = 2;
+    cluster.note('d', RaftAction::GrantVote { candidate: peer('b'), term: 2 });
+    assert!(!cluster.violated().contains(&"NoBlindVote"), "it never had an entry");
+}
+
+#[test]
 fn a_revoked_request_deletes_nothing() {
     let deleted_by = |cas| {
         let mut cluster = changed_to(&['a', 'b'], &['c']);

@@ -141,8 +141,9 @@ impl GroupTrial {
         // With a damaged replica the group needs all others.
         let damaged = self.servers.iter().any(|server| server.rotten || server.failed);
         let impatient = !damaged && self.random.percent(IMPATIENT_PERCENT);
+        let retained = self.retained_from();
         let Some((replica, wal)) = &mut self.servers[server].open else { return Ok(()) };
-        let needed = replica.log_keep_from();
+        let needed = replica.log_keep_from().min(retained);
         let keep = if impatient { needed } else { needed.min(replica.log_wanted_from()) };
         wal.gc(keep).map(drop)
     }

@@ -40,6 +40,13 @@ impl GroupTrial {
         }
     }
 
+    /// Returns the first operation that logs keep for its request: it is committed, and may be sent again. A node keeps
+    /// more operations than clients have requests in flight.
+    pub(super) fn retained_from(&self) -> u64 {
+        let open = self.open.iter().filter_map(|open| self.committed_at.get(&open.number));
+        open.copied().min().unwrap_or(u64::MAX)
+    }
+
     fn begin_request(&mut self) {
         let table = self.tables.last().expect("there is a first version");
         let count = self.random.between(1, 6);

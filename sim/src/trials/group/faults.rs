@@ -96,8 +96,9 @@ impl GroupTrial {
         if self.servers[server].running().is_some() {
             self.run_job(server, JobKind::FlushRows)?;
         }
+        let retained = self.retained_from();
         match &mut self.servers[server].open {
-            Some((replica, wal)) => wal.gc(replica.log_keep_from()).map(drop),
+            Some((replica, wal)) => wal.gc(replica.log_keep_from().min(retained)).map(drop),
             None => Ok(()),
         }
     }
