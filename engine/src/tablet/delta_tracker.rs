@@ -72,7 +72,8 @@ impl RowsetDeltas {
     }
 
     /// Returns the row at `before` as far as deltas determine it, for a scan of `columns`, `keys` of which are in
-    /// the key. `None` if UNDO deltas matter: then [`RowsetDeltas::for_scan`] is needed. `runs` holds what is read from files.
+    /// the key. `None` if UNDO deltas matter: then [`RowsetDeltas::for_scan`] is needed. `runs` holds what is read
+    /// from files.
     pub(super) fn version<'a>(
         &'a self,
         row: RowId,

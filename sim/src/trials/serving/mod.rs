@@ -1,9 +1,9 @@
 //! A serving trial: tablet servers with many tablets in two data directories, and made-up masters that hear of them.
 //!
 //! ```text
-//!   made-up masters: lead by turns, forget, are silent, deaf, busy ◄── heartbeats, reports ── servers of the keyed world
-//!       │ in the end the leader knows what servers have                                         │ directories run full,
-//!   operator ── CreateTablet, DeleteTablet, AlterSchema, Write, LeaderStepDown ────────────────►│ disks fail, clocks err
+//!   made-up masters: lead by turns, forget, are silent, deaf ◄── heartbeats, reports ── servers of the keyed world
+//!       │ in the end the leader knows what servers have                                   │ directories run full,
+//!   operator ── CreateTablet, DeleteTablet, AlterSchema, Write, LeaderStepDown ──────────►│ disks fail, clocks err
 //!       │ replicas go where space is, writes are refused where none is, a transfer goes to the voter that it
 //!       └ names, a commit wait ends after its timestamp, also for a repeated request
 //! ```

@@ -1,4 +1,4 @@
-//! The quiet end of a serving trial: the leading master knows all, at few heartbeats, and deleted tablets leave nothing.
+//! The quiet end of a serving trial: the leading master knows all at few heartbeats, deleted tablets leave nothing.
 
 use std::time::Duration;
 

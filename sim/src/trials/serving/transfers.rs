@@ -21,8 +21,8 @@ const RETRANSMITTED: Duration = Duration::from_secs(5);
 const DEAF_PERCENT: u64 = 40;
 
 impl ServingTrial {
-    /// Asks the leader of a tablet to transfer leadership to another voter. It must lead then, or, if the leader cannot reach it,
-    /// the leader stays.
+    /// Asks the leader of a tablet to transfer leadership to another voter. It must lead then, or, if the leader
+    /// cannot reach it, the leader stays.
     pub(super) fn transfer(&mut self) {
         let Some((at, leader)) = self.led_tablet() else { return };
         let case = self.tablets[at].clone();
