@@ -75,8 +75,6 @@ pub(super) struct Fleet {
     pub found: Option<String>,
     pub steps: Vec<String>,
     rules: Vec<LinkRuleId>,
-    /// Time of the last repair of links, or start of a server.
-    repaired: Duration,
 }
 
 /// Returns the host of a server.
@@ -103,7 +101,6 @@ impl Fleet {
             found: None,
             steps: Vec::new(),
             rules: Vec::new(),
-            repaired: Duration::ZERO,
         }
     }
 
@@ -187,7 +184,6 @@ impl Fleet {
     pub(super) fn restart(&mut self, server: usize) {
         if !std::mem::replace(&mut self.up[server], true) {
             self.world.restart(&host(server).name());
-            self.repaired = self.world.now();
             self.pass(START);
         }
     }
@@ -206,18 +202,12 @@ impl Fleet {
     pub(super) fn repair_links(&mut self) {
         for rule in std::mem::take(&mut self.rules) {
             self.world.remove_rule(rule);
-            self.repaired = self.world.now();
         }
     }
 
     /// Returns true if all servers run and reach each other.
     pub(super) fn is_connected(&self) -> bool {
         self.rules.is_empty() && self.up.iter().all(|up| *up)
-    }
-
-    /// Returns true if all servers have run and reached each other for this time.
-    pub(super) fn is_calm_for(&self, span: Duration) -> bool {
-        self.is_connected() && self.world.now() >= self.repaired + span
     }
 
     /// Makes one call to a server.

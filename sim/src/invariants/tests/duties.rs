@@ -50,6 +50,7 @@ fn a_blind_replica_does_not_vote_until_it_is_copied() {
     };
     let blind = || {
         let mut cluster = Cluster::usual();
+        cluster.follow('c', 'a', "0.0", "1.2");
         *cluster.post('c') =
             PostState { data: NotedDataState::Failed, last: OpId::MIN, ..*cluster.post('c') };
         cluster.note('c', RaftAction::FailOpen { vote: None });

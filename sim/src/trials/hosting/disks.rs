@@ -21,6 +21,10 @@ const OPS_IN_A_ROW: u64 = 4;
 /// Percentage of failures that wait for a copy or a removal, and the farthest operation that fails then.
 const TRIGGERED_PERCENT: u64 = 40;
 const OPS_AFTER: u64 = 4;
+/// Farthest disk operation of a start that fails, and most operations in a row that do: what cannot be read is read
+/// once more.
+const START_OPS: u64 = 12;
+const START_OPS_IN_A_ROW: u64 = 4;
 /// Most time of a copy before it is interrupted, in microseconds.
 const COPY_MICROS: u64 = 40_000;
 
@@ -45,6 +49,24 @@ impl HostingTrial {
         let action = TriggerAction::FailOp(machine.disk(dir), op);
         machine.triggers().arm(ArmedTrigger { trigger, nth, action });
         self.fleet.note(format!("operation {op} of {dir} at {server} fails after {}", trigger.word()));
+    }
+
+    /// Restarts a server whose replica does not run, and lets operations of its start fail: it may be unable to read
+    /// what it knows.
+    pub(super) fn restart_unread(&mut self) {
+        let is_idle = |state| matches!(state, EntryState::Tombstoned(_) | EntryState::Failed(_));
+        let idle: Vec<usize> = (0..SERVERS).filter(|at| self.state(*at).is_some_and(is_idle)).collect();
+        if idle.is_empty() {
+            return;
+        }
+        let server = self.random.pick(&idle);
+        self.fleet.kill(server);
+        let first = self.random.between(1, START_OPS);
+        let count = self.random.between(2, START_OPS_IN_A_ROW);
+        let [_, data] = self.disks(server);
+        (first..first + count).for_each(|op| data.fail_op(op, EIO));
+        self.fleet.note(format!("{count} operations of the start of {server} fail from the {first}. on"));
+        self.fleet.restart(server);
     }
 
     /// Disarms what is to fail at a server.
@@ -75,11 +97,12 @@ impl HostingTrial {
         (0..SERVERS).find(|at| matches!(self.state(*at), Some(EntryState::Copying)))
     }
 
-    /// Damages a file of a follower, if the group can do without it, and restarts its server.
+    /// Damages a file of a follower, if the group can do without it, and restarts its server. All others must have
+    /// every operation: one that was cut off until now counts as healthy.
     pub(super) fn rot(&mut self) {
         let Some((leader, status)) = self.leader_at_rest() else { return };
         let whole = status.committed_config.voter_count() == MEMBERS
-            && status.peers.iter().all(|peer| self.is_sound(peer));
+            && status.peers.iter().all(|peer| self.is_sound(peer) && peer.matched == status.last.index);
         let followers = (0..SERVERS).filter(|at| *at != leader && self.replica(*at).is_some());
         let followers: Vec<usize> = followers.collect();
         if !whole || self.rotten.is_some() || followers.is_empty() {

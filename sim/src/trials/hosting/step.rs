@@ -27,6 +27,8 @@ pub(super) enum Step {
     Kill,
     PowerCut,
     Restart,
+    /// A server with a tombstone or a failed replica starts again, and its disk fails meanwhile.
+    RestartUnread,
     /// Some of the next disk operations fail.
     DiskErrors,
     Isolate,
@@ -48,6 +50,7 @@ pub(super) fn draw(random: &mut RandomStream) -> Step {
         (Step::Kill, 2),
         (Step::PowerCut, 2),
         (Step::Restart, 10),
+        (Step::RestartUnread, 4),
         (Step::DiskErrors, 5),
         (Step::Isolate, 3),
         (Step::Repair, 6),
@@ -75,6 +78,7 @@ impl HostingTrial {
             Step::Kill => self.fleet.kill(server),
             Step::PowerCut => self.fleet.cut_power(server),
             Step::Restart => self.fleet.restart(server),
+            Step::RestartUnread => self.restart_unread(),
             Step::DiskErrors => self.fail_disk(server),
             Step::Isolate => self.fleet.cut_links(server, None),
             Step::Repair => self.fleet.repair_links(),

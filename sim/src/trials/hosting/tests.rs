@@ -7,6 +7,7 @@ const SEEDS: u64 = 16;
 #[test]
 fn trials_of_sound_servers_find_nothing_and_reach_what_they_are_for() {
     let (mut deletions, mut refusals, mut orders, mut rots, mut failures, mut given_up) = (0, 0, 0, 0, 0, 0);
+    let mut starts = 0;
     for seed in 0..SEEDS {
         let mut trial = HostingTrial::create(seed);
         trial.run();
@@ -16,9 +17,11 @@ fn trials_of_sound_servers_find_nothing_and_reach_what_they_are_for() {
         refusals += count(|step| step.contains("is newer than"));
         orders += count(|step| step.contains("from nowhere: Ok(None)"));
         rots += count(|step| step.contains("rot of Some"));
+        starts += count(|step| step.contains("operations of the start of"));
         failures += count(|step| step.contains("Input/output error"));
         given_up += trial.fleet.observer.marks().get("tablet copy: given up").copied().unwrap_or_default();
     }
     let reached = [deletions > 60, refusals > 5, orders > 0, rots > 0, failures > 2, given_up > 2];
     assert_eq!(reached, [true; 6], "{deletions} {refusals} {orders} {rots} {failures} {given_up}");
+    assert!(starts > 3, "{starts}");
 }

@@ -9,8 +9,6 @@ use nyala_proto::kudu::master::{ReportedTabletPb, TabletReportPb};
 pub(super) struct KnownServer {
     /// Number of the start that registered.
     pub started: i64,
-    /// Number of the newest report.
-    pub newest: i32,
     /// Tablets by id; `None` until a full report.
     pub tablets: Option<BTreeMap<Vec<u8>, ReportedTabletPb>>,
     /// Number of tablets that are open, by the last heartbeat.
@@ -20,12 +18,8 @@ pub(super) struct KnownServer {
 }
 
 impl KnownServer {
-    /// Takes a report, unless a newer one has overtaken it. An error says what no server may report.
+    /// Takes a report. An error says what no server may report.
     pub(super) fn take(&mut self, report: &TabletReportPb) -> Result<(), String> {
-        if report.sequence_number < self.newest {
-            return Ok(());
-        }
-        self.newest = report.sequence_number;
         let updated = report.updated_tablets.iter().map(|tablet| (tablet.tablet_id.to_vec(), tablet.clone()));
         let updated: BTreeMap<_, _> = updated.collect();
         if updated.len() < report.updated_tablets.len() {

@@ -60,6 +60,8 @@ pub(super) struct Masters {
     pub conditions: [Condition; MASTERS],
     /// Starts of servers that each master has the registration of.
     registered: BTreeSet<(usize, Vec<u8>, i64)>,
+    /// Number of the newest report that each master got from a start of a server: an older one comes late.
+    newest: BTreeMap<(usize, Vec<u8>, i64), i32>,
     /// The leader's knowledge of each server.
     pub known: BTreeMap<Vec<u8>, KnownServer>,
     /// Heartbeats that each master got from each server.
@@ -74,6 +76,7 @@ impl Masters {
             leader: 0,
             conditions: [Condition::Fine; MASTERS],
             registered: BTreeSet::new(),
+            newest: BTreeMap::new(),
             known: BTreeMap::new(),
             heartbeats: BTreeMap::new(),
             found: None,
@@ -114,6 +117,13 @@ impl Masters {
         let registration = (master, server.clone(), started);
         if request.registration.is_some() {
             self.registered.insert(registration.clone());
+        }
+        if let Some(report) = &request.tablet_report {
+            let newest = self.newest.entry(registration.clone()).or_default();
+            if report.sequence_number < *newest {
+                return TsHeartbeatResponsePb::default();
+            }
+            *newest = report.sequence_number;
         }
         let leads = master == self.leader;
         let mut reply = TsHeartbeatResponsePb { leader_master: Some(leads), ..Default::default() };

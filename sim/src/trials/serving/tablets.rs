@@ -95,7 +95,8 @@ impl ServingTrial {
             self.check_place(server, case.id, before);
         }
         // With one failure the server has removed what it had created.
-        if failing == 1 && matches!(refused, Ok(Some(_))) && is_missing {
+        let is_struck = matches!(&refused, Ok(Some(why)) if why.contains("Input/output error"));
+        if failing == 1 && is_struck && is_missing {
             self.check_left(server, &[case.id]);
         }
     }
@@ -208,8 +209,9 @@ impl ServingTrial {
         let refused = reply.map(|reply| reply.error.map(|error| text_of(&error.status)));
         self.fleet.note(format!("rows of {at} at {leader}: {refused:?}"));
         let written = matches!(refused, Ok(None));
-        // Leadership may just move, and followers may have no space for entries.
-        let alone = case.members.len() == 1;
+        // Leadership may just move, followers may have no space for entries, and a disk error of a creation may have
+        // struck the log.
+        let alone = case.members.len() == 1 && self.fleet.replica(leader, case.id).is_some();
         if written && full || !written && !full && alone && self.fleet.is_connected() {
             self.fleet.report(format!("a write at {leader}, whose directory is full: {full}: {refused:?}"));
         }

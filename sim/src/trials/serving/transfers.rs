@@ -6,7 +6,6 @@ use engine::raft::{PeerHealth, RaftStatus};
 use nyala_common::wire::schema::id_bytes;
 use nyala_proto::kudu::consensus::{LeaderStepDownMode, LeaderStepDownRequestPb, LeaderStepDownResponsePb};
 
-use super::server_space::Directories;
 use super::tablet_case::TabletCase;
 use super::{SERVERS, ServingTrial};
 use crate::wire::client::{CONSENSUS, text_of};
@@ -24,11 +23,10 @@ impl ServingTrial {
     /// Asks the leader of a tablet to transfer leadership to another voter. It must lead then, or, if the leader
     /// cannot reach it, the leader stays.
     pub(super) fn transfer(&mut self) {
+        self.calm();
         let Some((at, leader)) = self.led_tablet() else { return };
         let case = self.tablets[at].clone();
-        let calm = self.fleet.is_calm_for(RETRANSMITTED)
-            && self.directories.iter().all(|of| *of == Directories::default());
-        if case.members.len() < SERVERS || !calm {
+        if case.members.len() < SERVERS {
             return;
         }
         let others: Vec<usize> = (0..SERVERS).filter(|server| *server != leader).collect();
@@ -63,6 +61,14 @@ impl ServingTrial {
             let what = format!("leadership went from {leader} to {now:?}, and the operator named {to}");
             self.fleet.report(what);
         }
+    }
+
+    /// Ends all faults, and waits until nothing of them can have an effect.
+    fn calm(&mut self) {
+        self.fleet.repair_links();
+        (0..SERVERS).for_each(|server| self.fleet.restart(server));
+        self.free_all();
+        self.pass(RETRANSMITTED);
     }
 
     /// Returns true if a voter has had time to catch up with the leader, which calls it healthy.
