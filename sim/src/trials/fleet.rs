@@ -19,7 +19,7 @@ use nyala_proto::kudu::HostPortPb;
 use nyala_proto::kudu::consensus::RaftPeerPb;
 use nyala_proto::kudu::consensus::raft_peer_pb::MemberType;
 use prost::Message;
-use sim_plan::{Host, Plan};
+use sim_plan::{FaultProfile, FinalRestart, Host, Plan, PlanSize};
 
 use crate::cluster;
 use crate::event_log::EventLog;
@@ -75,6 +75,18 @@ pub(super) struct Fleet {
     pub found: Option<String>,
     pub steps: Vec<String>,
     rules: Vec<LinkRuleId>,
+}
+
+/// Returns the plan of a trial: settings of servers, without clients and faults.
+pub(super) fn plan_of(seed: u64, masters: usize, tservers: usize, replicas: usize) -> Plan {
+    let mut plan = Plan::generate(seed, FaultProfile::Calm, PlanSize::Smoke);
+    (plan.clients, plan.faults, plan.clocks, plan.tables) = Default::default();
+    (plan.security, plan.ending) = (None, FinalRestart::Stay);
+    (plan.cluster.masters, plan.cluster.tservers) = (masters as u8, tservers as u8);
+    (plan.cluster.replicas, plan.cluster.log_sync) = (replicas as u8, true);
+    plan.cluster.raft_heartbeat = Duration::from_millis(100);
+    plan.cluster.rpc_timeout = Duration::from_secs(1);
+    plan
 }
 
 /// Returns the host of a server.

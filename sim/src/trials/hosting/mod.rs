@@ -26,11 +26,11 @@ use std::time::Duration;
 use engine::ids::{TabletId, Uuid};
 use engine::schema::Schema;
 use sim_plan::tables::ModelTable;
-use sim_plan::{FaultProfile, FinalRestart, Plan, PlanSize, RandomStream};
+use sim_plan::{Plan, RandomStream};
 
 use self::late_order::LateOrder;
 use super::fleet::Fleet;
-use super::{draw, shape};
+use super::{draw, fleet, shape};
 use crate::cluster;
 use crate::oracle::Violation;
 
@@ -64,16 +64,10 @@ pub(super) fn run(seed: u64) -> Option<Violation> {
     trial.fleet.violation(NAME, seed)
 }
 
-/// Returns the plan of a trial: settings of servers, without masters, clients and faults.
+/// Returns the plan of a trial; no master runs.
 fn plan_of(seed: u64) -> Plan {
-    let mut plan = Plan::generate(seed, FaultProfile::Calm, PlanSize::Smoke);
-    (plan.clients, plan.faults, plan.clocks, plan.tables) = Default::default();
-    (plan.security, plan.ending) = (None, FinalRestart::Stay);
-    (plan.cluster.masters, plan.cluster.tservers) = (1, SERVERS as u8);
-    (plan.cluster.replicas, plan.cluster.log_sync) = (MEMBERS as u8, true);
-    plan.cluster.raft_heartbeat = Duration::from_millis(100);
+    let mut plan = fleet::plan_of(seed, 1, SERVERS, MEMBERS);
     plan.cluster.follower_failed = Duration::from_secs(3);
-    plan.cluster.rpc_timeout = Duration::from_secs(1);
     plan
 }
 

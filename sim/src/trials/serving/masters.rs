@@ -160,12 +160,12 @@ struct MasterDouble {
 
 impl MasterDouble {
     async fn serve(&self, call: Call) -> Reply {
-        let late = match self.masters.lock().treatment(self.number) {
+        let treatment = self.masters.lock().treatment(self.number);
+        let late = match treatment {
             Treatment::Refuse => return Reply::too_busy("the double is busy"),
-            Treatment::Ignore => Err(()),
-            Treatment::Serve(late) => Ok(late),
+            Treatment::Ignore => return pending().await,
+            Treatment::Serve(late) => late,
         };
-        let Ok(late) = late else { return pending().await };
         let request: TsHeartbeatRequestPb = match call.decode() {
             Ok(request) => request,
             Err(reply) => return reply,
@@ -173,7 +173,6 @@ impl MasterDouble {
         let reply = self.masters.lock().take(self.number, &request);
         match late {
             None => return pending().await,
-            Some(late) if late.is_zero() => {}
             Some(late) => self.env.sleep(late).await,
         }
         Reply::message(&reply)

@@ -31,13 +31,13 @@ use engine::schema::Schema;
 use engine::sync::Mutex;
 use node::tserver::TserverConfig;
 use sim_plan::tables::ModelTable;
-use sim_plan::{FaultProfile, FinalRestart, Host, Plan, PlanSize, RandomStream};
+use sim_plan::{Host, Plan, RandomStream};
 
 use self::masters::{MASTERS, Masters};
 use self::server_space::{DATA, Directories, RESERVES};
 use self::tablet_case::TabletCase;
 use super::fleet::{Fleet, host};
-use super::{draw, shape};
+use super::{draw, fleet, shape};
 use crate::cluster;
 use crate::oracle::Violation;
 use crate::server_limits::CLOCK_ERROR_MAX_MICROS;
@@ -76,16 +76,10 @@ pub(super) fn run(seed: u64) -> Option<Violation> {
     trial.fleet.violation(NAME, seed)
 }
 
-/// Returns the plan of a trial: settings of servers, without clients and faults.
+/// Returns the plan of a trial. No replica is ever evicted.
 fn plan_of(seed: u64) -> Plan {
-    let mut plan = Plan::generate(seed, FaultProfile::Calm, PlanSize::Smoke);
-    (plan.clients, plan.faults, plan.clocks, plan.tables) = Default::default();
-    (plan.security, plan.ending) = (None, FinalRestart::Stay);
-    (plan.cluster.masters, plan.cluster.tservers) = (MASTERS as u8, SERVERS as u8);
-    (plan.cluster.replicas, plan.cluster.log_sync) = (SERVERS as u8, true);
-    plan.cluster.raft_heartbeat = Duration::from_millis(100);
+    let mut plan = fleet::plan_of(seed, MASTERS, SERVERS, SERVERS);
     plan.cluster.follower_failed = Duration::from_secs(300);
-    plan.cluster.rpc_timeout = Duration::from_secs(1);
     plan.cluster.heartbeat = HEARTBEAT;
     plan
 }
