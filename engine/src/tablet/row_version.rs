@@ -9,7 +9,6 @@
 
 use super::row_deltas::DeltaRun;
 use crate::error::{Error, Result};
-use crate::ids::ColumnId;
 use crate::schema::row_block::{ColumnBlock, ColumnValues, ProjectedColumn};
 use crate::schema::row_change::RowChange;
 use crate::time::Timestamp;
@@ -56,7 +55,8 @@ impl<'a> RowVersion<'a> {
         self.is_changed = true;
         let mut next = 0;
         for (id, cell) in change.cells() {
-            let Some(at) = self.column_at(next, id) else { continue };
+            let is_it = |column: &ProjectedColumn| column.id == Some(id);
+            let Some(at) = position_from(self.columns, next, is_it) else { continue };
             if self.cells[at].is_none() {
                 (self.cells[at], self.left) = (Some(cell), self.left.saturating_sub(1));
             }
@@ -83,14 +83,13 @@ impl<'a> RowVersion<'a> {
             self.add(change);
         }
     }
+}
 
-    /// Returns the position of a column in the scan. It is mostly `next`: changes and scans have the same order.
-    fn column_at(&self, next: usize, id: ColumnId) -> Option<usize> {
-        let is_it = |column: &ProjectedColumn| column.id == Some(id);
-        match self.columns.get(next) {
-            Some(column) if is_it(column) => Some(next),
-            _ => self.columns.iter().position(is_it),
-        }
+/// Returns the position of the column in a scan. It is mostly `next`, because changes and scans have the same order.
+pub(super) fn position_from<T>(columns: &[T], next: usize, is_it: impl Fn(&T) -> bool) -> Option<usize> {
+    match columns.get(next) {
+        Some(column) if is_it(column) => Some(next),
+        _ => columns.iter().position(is_it),
     }
 }
 

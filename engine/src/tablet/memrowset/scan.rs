@@ -9,6 +9,7 @@ use crate::ids::ColumnId;
 use crate::schema::row_block::{Bitmap, ColumnBlock, RowBlock};
 use crate::schema::row_change::RowChange;
 use crate::tablet::memstore::{prefetch, prefetch_run};
+use crate::tablet::row_version::position_from;
 use crate::tablet::rowset::{RowSetScan, RowSetScanSpec, ScannedBlock};
 use crate::tablet::scan_filter::keep_matching;
 use crate::tablet::superblock::TabletSchema;
@@ -207,7 +208,8 @@ impl MemRowSetScan {
             let change = RowChange::parsed_before(mutation.change);
             let mut next = 0;
             for (id, cell) in change.cells() {
-                let Some(index) = column_at(&self.sources, next, id) else { continue };
+                let is_it = |source: &Source| source.id == id;
+                let Some(index) = position_from(&self.sources, next, is_it) else { continue };
                 if values[index].is_none() {
                     (values[index], left) = (Some(cell), left - 1);
                 }
@@ -256,14 +258,6 @@ impl RowSetScan for MemRowSetScan {
             self.copy_rows(&from, out);
         }
         Ok(true)
-    }
-}
-
-/// Returns the position of a column in the scan. It is mostly `next`, because changes and scans have the same order.
-fn column_at(sources: &[Source], next: usize, id: ColumnId) -> Option<usize> {
-    match sources.get(next) {
-        Some(source) if source.id == id => Some(next),
-        _ => sources.iter().position(|source| source.id == id),
     }
 }
 
