@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use engine::disk::mem::MemDisk;
+use engine::raft::interface::PeerStatus;
 use engine::replica::wal_dir;
 use engine::tablet::flush::data_dir;
 use node::hosting::tablet_entry::EntryState;
@@ -102,7 +103,7 @@ impl HostingTrial {
     pub(super) fn rot(&mut self) {
         let Some((leader, status)) = self.leader_at_rest() else { return };
         let whole = status.committed_config.voter_count() == MEMBERS
-            && status.peers.iter().all(|peer| self.is_sound(peer) && peer.matched == status.last.index);
+            && status.peers.iter().all(|peer| self.is_sound(peer) && self.has_applied_all(peer, leader));
         let followers = (0..SERVERS).filter(|at| *at != leader && self.replica(*at).is_some());
         let followers: Vec<usize> = followers.collect();
         if !whole || self.rotten.is_some() || followers.is_empty() {
@@ -114,6 +115,13 @@ impl HostingTrial {
         self.rotten = damaged.is_some().then_some(server);
         self.fleet.note(format!("rot of {damaged:?} at {server}"));
         self.fleet.restart(server);
+    }
+
+    /// Returns true if a member has applied what the leader has. A status does not tell: its numbers are as old as the
+    /// last change of role or health.
+    fn has_applied_all(&self, peer: &PeerStatus, leader: usize) -> bool {
+        let applied = |at: usize| self.replica(at).map(|replica| replica.tablet().mvcc().last_applied());
+        self.server_of(peer).is_some_and(|at| applied(at) == applied(leader))
     }
 
     fn damage(&mut self, server: usize) -> Option<String> {
