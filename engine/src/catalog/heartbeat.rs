@@ -140,6 +140,8 @@ pub struct TserverContact {
     pub registration: TserverRegistration,
     pub location: Option<String>,
     pub last_heartbeat: Instant,
+    /// Number of the last report of this run that this master received.
+    pub last_report: Option<i32>,
 }
 
 /// A tablet server that has registered with this master since it started.

@@ -87,19 +87,19 @@ impl Catalog {
         }
         let last_report = old.filter(|old| old.instance == instance).and_then(|old| old.last_report);
         let last_heartbeat = now.mono;
-        let contact = TserverContact { id, instance, registration, location, last_heartbeat };
-        self.insert_server(contact, last_report);
+        let contact = TserverContact { id, instance, registration, location, last_heartbeat, last_report };
+        self.insert_server(contact);
     }
 
     /// Imports the state of a tablet server that this master learned before it led. Only a full report from the server
     /// itself counts as one.
     pub fn import_contact(&mut self, server: TserverContact) {
-        self.insert_server(server, None);
+        self.insert_server(server);
     }
 
     /// Adds a server that takes replicas and has not reported its tablets yet.
-    fn insert_server(&mut self, contact: TserverContact, last_report: Option<i32>) {
-        let TserverContact { id, instance, registration, location, last_heartbeat } = contact;
+    fn insert_server(&mut self, contact: TserverContact) {
+        let TserverContact { id, instance, registration, location, last_heartbeat, last_report } = contact;
         let server = Tserver {
             instance,
             registration,

@@ -21,18 +21,21 @@ impl KnownTservers {
     /// set back.
     pub fn record_heartbeat(&self, now: Instant, heartbeat: &Heartbeat, silence_max: Duration) -> bool {
         let mut servers = self.servers();
+        let report = heartbeat.report.as_ref().and_then(|report| report.number);
         if let Some(registration) = &heartbeat.registration {
             let known = servers.get(&heartbeat.server);
             let lately = |known: &TserverContact| now.since(known.last_heartbeat) <= silence_max;
             if known.is_some_and(|known| known.instance > heartbeat.instance && lately(known)) {
                 return true; // A message of an earlier life that was long under way.
             }
+            let same_run = known.filter(|known| known.instance == heartbeat.instance);
             let server = TserverContact {
                 id: heartbeat.server,
                 instance: heartbeat.instance,
                 registration: registration.clone(),
                 location: heartbeat.location.clone(),
                 last_heartbeat: now,
+                last_report: report.or(same_run.and_then(|known| known.last_report)),
             };
             servers.insert(heartbeat.server, server);
             return true;
@@ -40,6 +43,7 @@ impl KnownTservers {
         match servers.get_mut(&heartbeat.server).filter(|known| known.instance == heartbeat.instance) {
             Some(known) => {
                 known.last_heartbeat = now;
+                known.last_report = report.or(known.last_report);
                 true
             }
             None => false,
@@ -73,7 +77,7 @@ impl KnownTservers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use engine::catalog::{HostPort, TserverRegistration};
+    use engine::catalog::{HostPort, TabletReport, TserverRegistration};
     use engine::ids::Uuid;
 
     fn heartbeat(instance: i64, registering: bool) -> Heartbeat {
@@ -108,5 +112,23 @@ mod tests {
         known.forget(Uuid([1; 16]));
         assert_eq!(known.count(), 0);
         assert!(!record(Instant(18), heartbeat(2, false)));
+    }
+
+    /// A master that leads again compares the first report with the last that it received.
+    #[test]
+    fn the_last_reports_number_is_kept_through_a_run() {
+        let known = KnownTservers::default();
+        let record = |instance, registering, number| {
+            let report = TabletReport { number, ..TabletReport::default() };
+            let report = number.map(|_| report);
+            let heartbeat = Heartbeat { report, ..heartbeat(instance, registering) };
+            assert!(known.record_heartbeat(Instant(1), &heartbeat, Duration::from_nanos(10)));
+            known.all()[0].last_report
+        };
+        assert_eq!(record(1, true, Some(7)), Some(7));
+        assert_eq!(record(1, false, Some(8)), Some(8));
+        assert_eq!(record(1, false, None), Some(8));
+        assert_eq!(record(1, true, None), Some(8));
+        assert_eq!(record(2, true, None), None, "it has restarted, and begins to count again");
     }
 }

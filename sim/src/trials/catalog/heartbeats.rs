@@ -110,15 +110,18 @@ impl CatalogTrial {
 
     /// Takes a heartbeat to the leading master, if that is the one to which it was sent.
     pub(super) fn on_beat(&mut self, heartbeat: Box<Heartbeat>, master: usize, up_to: u64) {
-        self.record_contact(&heartbeat);
+        self.record_contact(&heartbeat, master);
         if self.master.number == master {
             self.master.take_heartbeat(heartbeat, up_to);
             self.turn_perhaps();
         }
     }
 
-    /// Records a heartbeat as every master does that does not lead.
-    fn record_contact(&mut self, heartbeat: &Heartbeat) {
+    /// Records a heartbeat as every master does, whether it leads or not. The report goes to one of them.
+    fn record_contact(&mut self, heartbeat: &Heartbeat, master: usize) {
+        if let Some(report) = &heartbeat.report {
+            self.last_reports.insert((master, heartbeat.server, heartbeat.instance), report.number);
+        }
         let last_heartbeat = Instant(self.now.as_nanos() as u64);
         if let Some(registration) = &heartbeat.registration {
             let contact = TserverContact {
@@ -127,6 +130,7 @@ impl CatalogTrial {
                 registration: registration.clone(),
                 location: heartbeat.location.clone(),
                 last_heartbeat,
+                last_report: None,
             };
             let known = self.contacts.get(&heartbeat.server);
             if known.is_none_or(|known| known.instance <= heartbeat.instance) {

@@ -84,6 +84,8 @@ struct CatalogTrial {
     rows: BTreeMap<SystemRowKey, Vec<u8>>,
     /// Tablet servers of which all masters have received a registration.
     contacts: BTreeMap<PeerId, TserverContact>,
+    /// Numbers of the last reports that a master received of a run of a server.
+    last_reports: BTreeMap<(usize, PeerId, i64), Option<i32>>,
     servers: BTreeMap<PeerId, TrialServer>,
     /// Number of the next server's identity.
     next_server: u8,
@@ -140,6 +142,7 @@ impl CatalogTrial {
             deposed: None,
             rows: BTreeMap::new(),
             contacts: BTreeMap::new(),
+            last_reports: BTreeMap::new(),
             servers: BTreeMap::new(),
             next_server: 1,
             groups: BTreeMap::new(),

@@ -33,6 +33,7 @@ impl CatalogTrial {
         if let Change::Unregister(server) = &change {
             self.master.registered.remove(server);
             self.contacts.remove(server);
+            self.last_reports.retain(|(_, of, _), _| of != server);
         }
         let created = match reply {
             CommandReply::Created(id) => Some(*id),

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use engine::catalog::{
     Catalog, CatalogEffects, CatalogEvent, CatalogResult, CommandReply, EventResult, SystemRowWrite,
+    TserverContact,
 };
 use engine::ids::PeerId;
 
@@ -158,7 +159,8 @@ impl CatalogTrial {
                 let (instance, location) = (contact.instance, contact.location.clone());
                 let known = RegisteredServer::new(instance, at, location);
                 registered.insert(contact.id, known);
-                catalog.import_contact(contact.clone());
+                let last_report = self.last_reports.get(&(number, contact.id, instance)).copied().flatten();
+                catalog.import_contact(TserverContact { last_report, ..contact.clone() });
             }
         }
         let mut next = Master::new(number, generation, self.now, catalog);
