@@ -4,16 +4,19 @@
 //! more than the work itself. Occasionally the work waits for the device. Only then do the other tasks of this
 //! thread move to another thread. See [`Env::run_brief`](super::Env::run_brief).
 //!
-//! Appends do not release the thread: they end in the operating system's page cache, and they are frequent.
+//! Appends do not release the thread: they end in the operating system's page cache, and they are frequent. Nor do syncs
+//! that are short ([`short_syncs`](super::short_syncs)).
 
 #![allow(clippy::disallowed_methods, reason = "this file is the real world")]
 
 use std::io;
 use std::sync::Arc;
+use std::time::Instant;
 
 use engine::disk::{Disk, DiskFile, DiskSpace};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
+use super::short_syncs::ShortSyncs;
 use super::task_registry::{WaitMark, marked_work};
 
 /// A disk whose blocking calls delay no other task.
@@ -25,6 +28,20 @@ fn run_blocking<R>(wait: impl FnOnce() -> R) -> R {
         Ok(RuntimeFlavor::MultiThread) => tokio::task::block_in_place(wait),
         _ => wait(),
     })
+}
+
+/// Syncs of all disks: what they share is the worker threads.
+static SYNCS: ShortSyncs = ShortSyncs::new();
+
+/// Runs a sync, in place if it is likely to be short.
+fn run_sync(sync: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
+    let began = Instant::now();
+    let result = match SYNCS.try_in_place() {
+        Some(_in_place) => marked_work(WaitMark::Device, sync),
+        None => run_blocking(sync),
+    };
+    SYNCS.record(began.elapsed());
+    result
 }
 
 fn file(opened: io::Result<Arc<dyn DiskFile>>) -> io::Result<Arc<dyn DiskFile>> {
@@ -89,7 +106,7 @@ impl DiskFile for BlockingFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        run_blocking(|| self.0.sync())
+        run_sync(|| self.0.sync())
     }
 
     fn reserve(&self, bytes: u64) -> io::Result<()> {

@@ -25,6 +25,7 @@ pub mod partitionable_net;
 mod process_stats;
 #[cfg(feature = "pprof")]
 mod profiler;
+mod short_syncs;
 mod task_registry;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
