@@ -201,10 +201,17 @@ pub fn put_head(header: &impl Message, body_bytes: usize, out: &mut BytesMut) {
 pub fn put_frame(header: &impl Message, message: &impl Message, out: &mut BytesMut) {
     let message_bytes = message.encoded_len();
     put_head(header, message_bytes, out);
+    if message_bytes > SMALL_MESSAGE_BYTES {
+        out.reserve(message_bytes);
+        return message.encode(out).expect("it has the space");
+    }
     let start = out.len();
     out.resize(start + message_bytes, 0);
     message.encode(&mut &mut out[start..]).expect(SPACE_FITS);
 }
+
+/// Longest message that is written to a slice. To zero one for a longer message takes more than it saves.
+const SMALL_MESSAGE_BYTES: usize = 1 << 10;
 
 /// A slice takes a byte in a few instructions; a BytesMut would ask for each whether it must grow.
 const SPACE_FITS: &str = "the space has the length of what is written";
