@@ -7,7 +7,7 @@
 //! Appends do not release the thread: they end in the operating system's page cache, and they are frequent. Nor do syncs
 //! that are short ([`short_syncs`](super::short_syncs)).
 
-#![allow(clippy::disallowed_methods, reason = "this file is the real world")]
+#![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "this file is the real world")]
 
 use std::io;
 use std::sync::Arc;

@@ -16,6 +16,7 @@ mod gssapi;
 pub mod kerberos;
 #[cfg(any(test, feature = "testing"))]
 pub mod kerberos_double;
+mod late_task;
 #[cfg(any(test, feature = "testing"))]
 pub mod mem_net;
 pub mod os;
@@ -146,6 +147,13 @@ pub trait TaskHandle: Send + Sync {
 pub trait Tasks: Send + Sync {
     /// Runs `future` concurrently until it ends or the node stops.
     fn spawn(&self, name: &'static str, future: BoxFuture<'static, ()>) -> Box<dyn TaskHandle>;
+    /// Runs the first step of `future` on this task. See [`Env::begin`].
+    fn begin(&self, name: &'static str, mut future: BoxFuture<'static, ()>) {
+        // Invariant: a pending future is polled again by its task, so no waker of this poll is needed.
+        if future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
+            self.spawn(name, future);
+        }
+    }
     /// Runs synchronous work that may wait for a disk or use much CPU, without delaying other tasks. See [`Env::run`].
     fn run<'a>(&'a self, work: &'a mut (dyn FnMut() + Send)) -> BoxFuture<'a, ()>;
     /// As [`Tasks::run`], for work that ends in microseconds unless it waits for a disk. See [`Env::run_brief`].
@@ -251,11 +259,7 @@ impl Env {
     /// Runs the first step of `future` on this task, and the others, if it waits, on a task of its own. The first step
     /// must be shorter than a wake-up.
     pub fn begin(&self, name: &'static str, future: impl Future<Output = ()> + Send + 'static) {
-        let mut future: BoxFuture<'static, ()> = Box::pin(future);
-        // Invariant: a pending future is polled again by its task, so no waker of this poll is needed.
-        if future.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
-            self.tasks.spawn(name, future);
-        }
+        self.tasks.begin(name, Box::pin(future));
     }
 
     /// Aborts tasks and waits until all have ended. A task inside a disk operation ends after that operation.

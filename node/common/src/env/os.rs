@@ -1,7 +1,7 @@
 //! The real environment: tokio's clock, sockets and tasks, the operating system's disks, entropy.
 //!
 //! Invariant: no other module of this crate names `tokio::{net, time, fs, spawn, task}` or reads a clock, except
-//! `blocking_disk`.
+//! `blocking_disk`, `late_task` and `short_syncs`.
 
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "this file is the real world")]
 
@@ -23,6 +23,7 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream, UdpSocket};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::blocking_disk::BlockingDisk;
+use super::late_task;
 use super::os_stream::OsStream;
 #[cfg(feature = "pprof")]
 use super::profiler::RunningProfile;
@@ -335,6 +336,10 @@ impl TaskHandle for OsTask {
 impl Tasks for OsTasks {
     fn spawn(&self, name: &'static str, future: BoxFuture<'static, ()>) -> Box<dyn TaskHandle> {
         Box::new(OsTask(tokio::spawn(self.registry.register(name, future))))
+    }
+
+    fn begin(&self, name: &'static str, future: BoxFuture<'static, ()>) {
+        late_task::begin(&self.registry, name, future);
     }
 
     fn run<'a>(&'a self, work: &'a mut (dyn FnMut() + Send)) -> BoxFuture<'a, ()> {

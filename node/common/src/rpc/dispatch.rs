@@ -7,10 +7,10 @@
 
 use engine::sync::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
+use std::future::poll_fn;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::task::{Context, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -345,12 +345,16 @@ fn begin(shared: &Arc<RpcShared>, queued: &Arc<QueuedService>, queued_call: Queu
             slot.release();
         }
     });
-    // Invariant: a pending call is polled again by its task, so no waker of this poll is needed.
-    let polled = call.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-    slot.on_connection.store(false, Ordering::Relaxed);
-    if polled.is_pending() {
-        shared.env.tasks.spawn("rpc call", call);
-    }
+    let mut is_begun = false;
+    shared.env.begin(
+        "rpc call",
+        poll_fn(move |context| {
+            if std::mem::replace(&mut is_begun, true) {
+                slot.on_connection.store(false, Ordering::Relaxed);
+            }
+            call.as_mut().poll(context)
+        }),
+    );
 }
 
 /// Runs a call and then, in the same slot, queued calls.

@@ -198,9 +198,14 @@ impl Call {
     /// Continues on a task of the call's own, if the call still runs on that of its connection: before work of more
     /// than microseconds, and before a wait for a disk.
     pub async fn leave_connection(&self) {
-        // Nothing wakes this future: the connection polls a call once, and the task that takes it over polls it again.
-        let left =
-            |_: &mut Context<'_>| if self.is_on_connection() { Poll::Pending } else { Poll::Ready(()) };
+        // The connection polls a call once. The task that takes it over polls it again.
+        let left = |context: &mut Context<'_>| {
+            if self.is_on_connection() {
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            Poll::Ready(())
+        };
         std::future::poll_fn(left).await;
     }
 }
