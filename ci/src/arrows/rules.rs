@@ -46,7 +46,15 @@ const fn ban(path: &'static str, except: &'static [&'static str], reason: &'stat
 
 const OS_DISK: &[&str] = &["disk/os.rs"];
 /// Files that may name the operating system: the environment, programs, and the shell that talks to a terminal.
-const OS_ENV: &[&str] = &["env/os.rs", "env/gssapi.rs", "env/blocking_disk.rs", "main.rs", "interactive.rs"];
+const OS_ENV: &[&str] = &[
+    "env/os.rs",
+    "env/gssapi.rs",
+    "env/blocking_disk.rs",
+    "env/late_task.rs",
+    "env/short_syncs.rs",
+    "main.rs",
+    "interactive.rs",
+];
 /// Files that may name `std::fs`: besides the environment, a command that writes a directory of documents.
 const OS_FILES: &[&str] =
     &["env/os.rs", "env/gssapi.rs", "env/blocking_disk.rs", "main.rs", "cli/documents.rs"];

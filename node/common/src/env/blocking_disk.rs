@@ -4,8 +4,8 @@
 //! more than the work itself. Occasionally the work waits for the device. Only then do the other tasks of this
 //! thread move to another thread. See [`Env::run_brief`](super::Env::run_brief).
 //!
-//! Appends do not release the thread: they end in the operating system's page cache, and they are frequent. Nor do syncs
-//! that are short ([`short_syncs`](super::short_syncs)).
+//! Appends do not release the thread: they end in the operating system's page cache, and they are frequent. Nor do
+//! syncs that are short ([`short_syncs`](super::short_syncs)).
 
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "this file is the real world")]
 

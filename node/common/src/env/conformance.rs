@@ -50,6 +50,7 @@ pub const CASES: &[(&str, ConformanceCase)] = &[
     ("tasks_run", |bed| Box::pin(tasks_run(bed))),
     ("aborting_drops_the_future", |bed| Box::pin(aborting_drops_the_future(bed))),
     ("work_runs_once_and_may_borrow", |bed| Box::pin(work_runs_once_and_may_borrow(bed))),
+    ("what_has_begun_continues", |bed| Box::pin(what_has_begun_continues(bed))),
     ("randomness_differs", |bed| Box::pin(randomness_differs(bed))),
     ("addresses", |bed| Box::pin(addresses(bed))),
     ("ports_are_taken_and_released", |bed| Box::pin(ports_are_taken_and_released(bed))),
@@ -188,6 +189,25 @@ async fn work_runs_once_and_may_borrow(bed: &TestBed) -> Check {
     let brief = bed.env.run_brief(|| count += 1);
     brief.await;
     expect("runs of the work", count, 2)
+}
+
+/// A future that waits in its first step continues when it is woken.
+async fn what_has_begun_continues(bed: &TestBed) -> Check {
+    let (wake, woken) = oneshot::channel();
+    let (done, is_done) = oneshot::channel();
+    let begun = Arc::new(AtomicBool::new(false));
+    bed.env.begin("begun", {
+        let (env, begun) = (bed.env.clone(), begun.clone());
+        async move {
+            begun.store(true, Ordering::SeqCst);
+            let value = woken.await;
+            env.sleep(Duration::from_millis(1)).await;
+            drop(done.send(value));
+        }
+    });
+    expect_that("the first step has run", begun.load(Ordering::SeqCst))?;
+    expect_that("the future waits", wake.send(7).is_ok())?;
+    expect("the value", within_deadline(&bed.env, "the future", is_done).await?, Ok(Ok(7)))
 }
 
 async fn randomness_differs(bed: &TestBed) -> Check {

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_future_that_is_woken_within_its_first_step_goes_on() {
+    async fn a_future_that_is_woken_within_its_first_step_continues() {
         let (done, is_done) = oneshot::channel();
         let mut is_second = false;
         let wakes_itself = std::future::poll_fn(move |context| {
