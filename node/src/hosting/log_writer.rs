@@ -329,8 +329,11 @@ impl LogState {
 /// Largest payload of a group whose work ends in microseconds, but for the sync.
 const BRIEF_GROUP_BYTES: usize = 64 << 10;
 
-/// Returns true if the group takes little but its sync.
+/// Returns true if the group takes little but its sync. Several requests mean that others use this thread.
 fn is_brief(group: &[LogRequest]) -> bool {
+    if group.len() > 1 {
+        return false;
+    }
     let mut bytes = 0;
     let mut only_appends = |write: &LogWrite| {
         if let LogWrite::Append(LogEntry::Replicate(replicate)) = write {

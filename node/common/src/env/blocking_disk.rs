@@ -36,9 +36,10 @@ static SYNCS: ShortSyncs = ShortSyncs::new();
 /// Runs a sync, in place if it is likely to be short.
 fn run_sync(sync: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
     let began = Instant::now();
-    let result = match SYNCS.try_in_place() {
-        Some(_in_place) => marked_work(WaitMark::Device, sync),
-        None => run_blocking(sync),
+    let running = SYNCS.begin();
+    let result = match running.is_in_place {
+        true => marked_work(WaitMark::Device, sync),
+        false => run_blocking(sync),
     };
     SYNCS.record(began.elapsed());
     result
