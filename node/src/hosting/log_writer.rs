@@ -192,7 +192,8 @@ impl LogTask {
             let (env, group) = (self.env.clone(), std::mem::take(&mut works));
             let may_write = !self.retry.is_waiting(env.now().mono);
             let (state, timer) = (&mut self.state, GroupTimer { env: &env, metrics: &self.metrics });
-            let is_brief = is_brief(&group);
+            // After a full device the group has the writes of earlier ones, too.
+            let is_brief = self.retry.at().is_none() && is_brief(&group);
             let run = || state.run_group(group, may_write, &timer);
             let outcome = if is_brief { env.run_brief(run).await } else { env.run(run).await };
             self.sizes.update(&self.state.wal);
@@ -329,23 +330,17 @@ impl LogState {
 /// Largest payload of a group whose work ends in microseconds, but for the sync.
 const BRIEF_GROUP_BYTES: usize = 64 << 10;
 
-/// Returns true if the group takes little but its sync. Several requests mean that others use this thread.
+/// Returns true if the group takes little but its sync. Several requests mean that the server is busy.
 fn is_brief(group: &[LogRequest]) -> bool {
-    if group.len() > 1 {
-        return false;
-    }
+    let [LogRequest::Append { writes, .. }] = group else { return false };
     let mut bytes = 0;
-    let mut only_appends = |write: &LogWrite| {
+    let is_append = |write: &LogWrite| {
         if let LogWrite::Append(LogEntry::Replicate(replicate)) = write {
             bytes += replicate.payload.len();
         }
         matches!(write, LogWrite::Append(_))
     };
-    let is_append = |request: &LogRequest| match request {
-        LogRequest::Append { writes, .. } => writes.iter().all(&mut only_appends),
-        LogRequest::Read(_) | LogRequest::With(_) | LogRequest::Stop(_) => false,
-    };
-    group.iter().all(is_append) && bytes <= BRIEF_GROUP_BYTES
+    writes.iter().all(is_append) && bytes <= BRIEF_GROUP_BYTES
 }
 
 /// Reads operations back that a member lacks.
