@@ -10,7 +10,6 @@
 
 #![allow(clippy::disallowed_methods, reason = "this file is the real world")]
 
-use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Wake, Waker};
 
@@ -26,12 +25,10 @@ struct LateTask {
     state: Mutex<LateState>,
 }
 
-type TaskFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
-
 #[derive(Default)]
 struct LateState {
     is_woken: bool,
-    waiting: Option<TaskFuture>,
+    waiting: Option<BoxFuture<'static, ()>>,
 }
 
 impl Wake for LateTask {
@@ -49,7 +46,7 @@ impl Wake for LateTask {
 
 impl LateTask {
     /// Keeps a future until it is woken, if it has not been.
-    fn keep(&self, future: TaskFuture) {
+    fn keep(&self, future: BoxFuture<'static, ()>) {
         let mut state = self.state.lock();
         if !state.is_woken {
             state.waiting = Some(future);
