@@ -1,8 +1,8 @@
 //! `cargo ci [command]`: the checks of a pull request, each of them alone, and the commands that fix and bless.
 //!
 //! ```text
-//!   cargo ci            fmt · tidy · arrows · clippy · spec (smoke) · test · python · sim, loom and counts beside a
-//!                       soak of ten minutes · interop
+//!   cargo ci            fmt · tidy · arrows · clippy · test beside spec (smoke) and python · sim, loom and counts
+//!                       beside a soak of ten minutes · interop
 //!   cargo ci WORD       one of these, or a longer one: miri fuzz coverage code-mutants bench profile versus overload
 //!   cargo ci fix|bless  the only ones that write into the source tree by default
 //! ```
@@ -201,9 +201,12 @@ fn checks(root: &Path, lean: &lean::Lean, steps: &mut Steps) {
     lint_and_build(root, steps);
     // The whole workspace's would check every library once more: `cargo ci doc` is a job of its own.
     doc(root, &["--package", "engine", "--package", "sim-plan"], steps);
-    spec::smoke(root, steps);
-    test(root, Compiler::Clippy, steps);
-    python::run(root, &python::PythonOptions::default(), Compiler::Clippy, steps);
+    // Tests wait for processes and timers half of their time.
+    let beside = |steps: &mut Steps| {
+        spec::smoke(root, steps);
+        python::run(root, &python::PythonOptions::default(), Compiler::Clippy, steps);
+    };
+    steps.run_beside(beside, |steps| test(root, Compiler::Clippy, steps));
     lean.drop_builds(&["debug"], steps);
     // Beside the soak: what takes minutes and does not depend on the machine's load.
     let soak = interop::soak::background::start(root, steps);

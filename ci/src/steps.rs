@@ -59,6 +59,20 @@ impl Steps {
         self.results.append(&mut results.into_inner().expect("a panic of a step has ended the scope"));
     }
 
+    /// Runs a group of steps beside another one; within each they run one after another.
+    pub(crate) fn run_beside(
+        &mut self,
+        beside: impl FnOnce(&mut Steps) + Send,
+        group: impl FnOnce(&mut Steps),
+    ) {
+        let mut other = Steps::default();
+        std::thread::scope(|scope| {
+            scope.spawn(|| beside(&mut other));
+            group(self);
+        });
+        self.results.append(&mut other.results);
+    }
+
     /// Prints the table of steps and the line that counts them.
     pub(crate) fn finish(self) -> ExitCode {
         println!("---");
@@ -88,5 +102,14 @@ mod tests {
             steps.results.iter().map(|result| (result.name.clone(), result.passed)).collect();
         results.sort();
         assert_eq!(results, (0..6).map(|n| (n.to_string(), n != 3)).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn a_group_beside_another_is_counted_with_it() {
+        let mut steps = Steps::default();
+        let fails = |steps: &mut Steps| steps.run("b", || anyhow::bail!("failed"));
+        steps.run_beside(fails, |steps| steps.run("a", || Ok(())));
+        let results: Vec<(&str, bool)> = steps.results.iter().map(|r| (r.name.as_str(), r.passed)).collect();
+        assert_eq!(results, [("a", true), ("b", false)]);
     }
 }

@@ -15,11 +15,13 @@ use nyala_common::env::os::{OsEnv, OsOptions, decline_huge_pages};
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 
+#[cfg(feature = "jemalloc")]
 #[global_allocator]
 static ALLOCATOR: tikv_jemallocator::Jemalloc = tikv_jemallocator::Jemalloc;
 
 /// Configuration of jemalloc. Long-lived rows are allocated among many short-lived objects, on all threads. An arena
 /// per processor and small thread caches let pages fill up; empty pages are returned after 1 second.
+#[cfg(feature = "jemalloc")]
 #[unsafe(export_name = "_rjem_malloc_conf")]
 pub static ALLOCATION: &[u8; 73] =
     b"percpu_arena:percpu,tcache_max:4096,dirty_decay_ms:1000,muzzy_decay_ms:0\0";

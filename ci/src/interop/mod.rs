@@ -117,6 +117,13 @@ enum Part {
     Record,
 }
 
+impl InteropOptions {
+    /// Returns if a part of a pull request is to run.
+    fn wants(&self, part: Part) -> bool {
+        self.parts.is_empty() || self.parts.contains(&part)
+    }
+}
+
 /// Clients that run at night, or if they are named.
 const OTHER_CLIENTS: [(Part, &[clients::ClientJob]); 6] = [
     (Part::Flink, clients::FLINK),
@@ -156,43 +163,54 @@ pub(crate) fn run(root: &Path, options: &InteropOptions, steps: &mut Steps) {
         Ok(())
     });
     let Some(context) = prepared else { return };
-    let wanted = |part: Part| options.parts.is_empty() || options.parts.contains(&part);
-    if wanted(Part::Tool) || wanted(Part::Java) {
-        on_one_cluster(&context, wanted(Part::Tool), wanted(Part::Java), steps);
-    }
-    if wanted(Part::Security) {
-        security::check_all(&context.target, &context.packages, &context.server, steps);
-        if tools::try_kerberos() {
-            security::check_kerberos(&context.target, &context.packages, &context.server, steps);
-        }
-    }
-    if wanted(Part::Nemesis) {
-        let Interop { root, target, packages, server } = &context;
-        nemesis::run(root, target, packages, server, steps);
-    }
-    if wanted(Part::SecureNemesis) && tools::try_kerberos() {
-        let Interop { root, target, packages, server } = &context;
-        let short = options.short || options.parts.is_empty();
-        let faults = if short { NemesisFaults::Short } else { NemesisFaults::All };
-        nemesis::run_secure(root, target, packages, server, faults, steps);
-    }
-    if wanted(Part::Runbooks) {
-        runbooks::run(root, &context.target, &context.server, steps);
-    }
-    if wanted(Part::Upstream) {
-        upstream(&context, options, (of_java, upstream::JAVA_CLASSES), steps);
-    }
-    if options.parts.contains(&Part::SparkUpstream) {
-        upstream(&context, options, (of_spark, upstream::SPARK_CLASSES), steps);
-    }
+    // The packages first: both sides ask for them.
+    tools::try_kerberos();
+    // Upstream's tests wait more than they compute, and last longer than everything else.
+    let upstream = |steps: &mut Steps| upstream_parts(&context, options, steps);
+    steps.run_beside(upstream, |steps| own_parts(&context, options, steps));
     let mut client = |jobs| clients::run(root, &context.target, &context.server, jobs, steps);
-    if wanted(Part::Spark) {
+    if options.wants(Part::Spark) {
         client(clients::SPARK);
     }
     let named = OTHER_CLIENTS.iter().filter(|(part, _)| options.parts.contains(part));
     named.for_each(|(_, jobs)| client(jobs));
     if options.parts.contains(&Part::Record) {
         record(&context, options, steps);
+    }
+}
+
+/// Runs our own checks with upstream's programs.
+fn own_parts(context: &Interop, options: &InteropOptions, steps: &mut Steps) {
+    let Interop { root, target, packages, server } = context;
+    if options.wants(Part::Tool) || options.wants(Part::Java) {
+        on_one_cluster(context, options.wants(Part::Tool), options.wants(Part::Java), steps);
+    }
+    if options.wants(Part::Security) {
+        security::check_all(target, packages, server, steps);
+        if tools::try_kerberos() {
+            security::check_kerberos(target, packages, server, steps);
+        }
+    }
+    if options.wants(Part::Nemesis) {
+        nemesis::run(root, target, packages, server, steps);
+    }
+    if options.wants(Part::SecureNemesis) && tools::try_kerberos() {
+        let short = options.short || options.parts.is_empty();
+        let faults = if short { NemesisFaults::Short } else { NemesisFaults::All };
+        nemesis::run_secure(root, target, packages, server, faults, steps);
+    }
+    if options.wants(Part::Runbooks) {
+        runbooks::run(root, target, server, steps);
+    }
+}
+
+/// Runs upstream's own tests.
+fn upstream_parts(context: &Interop, options: &InteropOptions, steps: &mut Steps) {
+    if options.wants(Part::Upstream) {
+        upstream(context, options, (of_java, upstream::JAVA_CLASSES), steps);
+    }
+    if options.parts.contains(&Part::SparkUpstream) {
+        upstream(context, options, (of_spark, upstream::SPARK_CLASSES), steps);
     }
 }
 
@@ -303,7 +321,7 @@ fn upstream(context: &Interop, options: &InteropOptions, suite: (Prepare, &str),
         (format!("upstream: {class}"), work)
     };
     // They wait more than they compute.
-    steps.run_side_by_side(2, judged.map(step).collect());
+    steps.run_side_by_side(3, judged.map(step).collect());
 }
 
 /// Runs all of upstream's classes, or the named ones, against nyala and real Kudu, one after another. Others keep the
