@@ -4,7 +4,7 @@ use sim_plan::RandomStream;
 use sim_plan::client_ops::TableStep;
 use sim_plan::tables::{ColumnSpec, ModelTable, RangeSpec};
 
-use super::draws::{AlterStep, added, after, changed};
+use super::alter_draws::{AlterStep, added, after, changed};
 use super::{ColNo, range_draws};
 
 /// Percentage of refused alterations that begin with valid steps, which must not be taken either.

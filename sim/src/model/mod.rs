@@ -3,7 +3,8 @@
 //! ```text
 //! plan ──► [`sim_plan::tables`]  shapes and values
 //!              │
-//!              ├──► draws       rows, conditions and alterations that fit a version, those of ranges in range_draws
+//!              ├──► draws       rows and conditions that fit a version
+//!              ├──► alter_draws alterations that fit a version; range_draws: those of ranges
 //!              ├──► rows        what a row operation does to a row, and its answer
 //!              ├──► condition   whether a scan's condition keeps a cell
 //!              └──► versions    the schema over time: an alteration is a window
@@ -12,6 +13,7 @@
 //! Invariant: nothing here uses `engine`, `node` or their client. What the documentation leaves open has several
 //! answers, all of which are accepted.
 
+pub mod alter_draws;
 mod condition;
 pub mod draws;
 pub mod invalid_draws;

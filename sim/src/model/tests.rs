@@ -161,7 +161,9 @@ fn alterations_are_drawn_of_every_kind_and_keep_the_key() {
         let random = &mut RandomStream::new(seed, "test");
         let table = draw::table(random, 0);
         for step in TableStep::ALL {
-            let Some(drawn) = draws::alteration(random, *step, ("t", &table), 20, &[]) else { continue };
+            let Some(drawn) = alter_draws::alteration(random, *step, ("t", &table), 20, &[]) else {
+                continue;
+            };
             assert_eq!(drawn.table.key_columns(), table.key_columns());
             assert!(drawn.table.columns.len() >= table.key_columns().len());
             seen.insert(*step);
@@ -170,6 +172,29 @@ fn alterations_are_drawn_of_every_kind_and_keep_the_key() {
     let not_drawn = [TableStep::AddRange, TableStep::Refused, TableStep::HideAndRecall, TableStep::Recreate];
     let all = TableStep::ALL.iter().filter(|step| !not_drawn.contains(step));
     assert!(all.clone().all(|step| seen.contains(step)), "{seen:?}");
+}
+
+/// A name that one step of a request gives up and a later one takes is where alterations have gone wrong.
+#[test]
+fn several_steps_build_on_each_other() {
+    use alter_draws::AlterStep::{Add, Drop, Rename};
+    let (mut readded, mut new_renamed) = (0, 0);
+    for seed in 0..2_000 {
+        let random = &mut RandomStream::new(seed, "test");
+        let table = draw::table(random, 0);
+        let next = table.columns.len() as u8;
+        let drawn = alter_draws::alteration(random, TableStep::Several, ("t", &table), next, &[]).unwrap();
+        for (at, step) in drawn.steps.iter().enumerate() {
+            let earlier = &drawn.steps[..at];
+            let added = |name: &str| earlier.iter().any(|step| matches!(step, Add(it) if it.name == name));
+            let dropped = |name: &str| earlier.contains(&Drop(name.to_string()));
+            readded += usize::from(matches!(step, Add(column) if dropped(&column.name)));
+            new_renamed += usize::from(matches!(step, Rename(old, _) if added(old)));
+        }
+        let names: std::collections::BTreeSet<_> = drawn.table.columns.iter().map(|it| &it.name).collect();
+        assert_eq!(names.len(), drawn.table.columns.len(), "{:?}", drawn.steps);
+    }
+    assert!(readded > 10 && new_renamed > 10, "{readded} {new_renamed}");
 }
 
 /// The engine's keys and hashes, for tables of any shape. Only tests look at the engine.

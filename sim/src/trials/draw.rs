@@ -7,7 +7,8 @@ use sim_plan::tables::{ModelTable, draw};
 
 use super::rows::TrialRows;
 use crate::model::RowWrite;
-use crate::model::draws::{self, Alteration};
+use crate::model::alter_draws::{self, Alteration};
+use crate::model::draws;
 
 /// Percentage of rows whose key had a row before.
 const KNOWN_KEY_PERCENT: u64 = 45;
@@ -69,5 +70,5 @@ pub(super) fn rows(
 pub(super) fn alteration(random: &mut RandomStream, table: &ModelTable, next: u8) -> Option<Alteration> {
     use TableStep::*;
     let step = random.pick(&[AddColumn, Several, DropColumn, RenameColumn, ChangeDefault, ChangeLayout]);
-    draws::alteration(random, step, ("trial", table), next, &[])
+    alter_draws::alteration(random, step, ("trial", table), next, &[])
 }

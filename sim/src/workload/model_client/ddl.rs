@@ -24,8 +24,8 @@ use sim_plan::{Fault, RandomStream};
 
 use super::{ModelClient, SETUP_CLIENT, TableState};
 use crate::history::{CallOutcome, ClientRequest, Nanos};
-use crate::model::draws::{AlterStep, Alteration};
-use crate::model::{Incarnation, TableVersion, draws};
+use crate::model::alter_draws::{self, AlterStep, Alteration};
+use crate::model::{Incarnation, TableVersion};
 use crate::oracle::Violation;
 use crate::wire::client::{CONSENSUS, CallFailure, PAUSE, table_of};
 use crate::wire::{keys, schema};
@@ -212,7 +212,7 @@ impl ModelClient {
             let next = of_table.columns.keys().next_back().map_or(0, |last| last + 1);
             let gone = ranges_ever(of_table);
             let shape = (before.name.as_str(), &before.table);
-            let drawn = draws::alteration(random, step, shape, next, &gone);
+            let drawn = alter_draws::alteration(random, step, shape, next, &gone);
             let Some(alteration) = drawn.filter(|_| of_table.versions.len() < VERSIONS_MAX) else {
                 return true;
             };

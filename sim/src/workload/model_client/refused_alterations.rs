@@ -8,9 +8,9 @@ use sim_plan::RandomStream;
 
 use super::ModelClient;
 use super::ddl::{alter_request, ranges_ever, schema_fault};
-use crate::model::draws::Alteration;
+use crate::model::TableVersion;
+use crate::model::alter_draws::{AlterStep, Alteration};
 use crate::model::invalid_draws::{self, InvalidAlteration};
-use crate::model::{TableVersion, draws};
 use crate::wire::client::{CallFailure, PAUSE, table_of};
 use crate::wire::keys;
 use crate::workload::tables;
@@ -49,7 +49,7 @@ impl ModelClient {
         }
     }
 
-    fn count_refusal(&self, steps: &[draws::AlterStep]) {
+    fn count_refusal(&self, steps: &[AlterStep]) {
         let mut state = self.workload.state();
         let several = (steps.len() > 1).then_some("alter refused as a whole");
         for name in ["alter refused"].into_iter().chain(several) {
