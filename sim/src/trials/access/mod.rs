@@ -1,7 +1,8 @@
 //! An access trial: a tablet server that checks authorization tokens, and callers with drawn privileges.
 //!
 //! ```text
-//!   drawn privileges ──► token: valid, missing, expired, forged, of another user, of another table
+//!   drawn privileges ──► token: valid, missing, expired, forged, of another user, of another table; signed with a key
+//!                          │   that the server has had for long, not with the newest
 //!                          │
 //!   Write │ Scan │ SplitKeyRange │ Checksum ──► server of the keyed world ──► done, 15: no right, 17: no valid token
 //!                          │                                                          │
@@ -67,7 +68,7 @@ fn play(seed: u64) -> Option<String> {
     if let Err(failure) = world.run_until(START) {
         return Some(failure.to_string());
     }
-    let issuer = Issuer::new(world.true_micros());
+    let issuer = Issuer::new(&mut random, world.true_micros());
     let (_, server) = observer.running().all().pop()?;
     issuer.teach(&server.identity.keyring);
     run_calls(&mut world, random, table, issuer)

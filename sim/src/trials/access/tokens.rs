@@ -9,8 +9,6 @@ use sim_plan::RandomStream;
 use super::names::CALLER;
 use super::rights::Rights;
 
-/// Age and further validity of the key, in seconds.
-const KEY_AGE: i64 = 200_000;
 /// Age of an expired token: more than the validity of any.
 const EXPIRED: i64 = 10_000;
 /// A table that the server does not have.
@@ -44,24 +42,35 @@ impl TokenKind {
     }
 }
 
-/// The signer of tokens.
+/// The signer of tokens. Its masters have made a second key lately, which servers may not have heard of yet.
 pub(super) struct Issuer {
     signer: TokenSigner,
     now: i64,
+    /// True if the server has heard of the second key.
+    tells_all: bool,
 }
 
 impl Issuer {
     /// Creates the signer; `micros` is the time since 1970.
-    pub(super) fn new(micros: u64) -> Issuer {
+    pub(super) fn new(random: &mut RandomStream, micros: u64) -> Issuer {
         let now = (micros / 1_000_000) as i64;
-        let lifetime = KeyLifetime { created_s: now - KEY_AGE, expires_s: now + 10 * KEY_AGE };
-        let key = TokenKey::from_seed(0, &[7; 32], lifetime);
-        Issuer { signer: TokenSigner::new(TokenConfig::default(), [key]), now }
+        let config = TokenConfig::default();
+        let rotation = config.rotation.as_secs();
+        // A key signs once it is as old as the rotation.
+        let age = random.below(rotation) as i64;
+        let key = |number, age| {
+            let lifetime: KeyLifetime = config.lifetime(now - age);
+            TokenKey::from_seed(number, &[7 + number as u8; 32], lifetime)
+        };
+        let keys = [key(0, age + rotation as i64), key(1, age)];
+        Issuer { signer: TokenSigner::new(config.clone(), keys), now, tells_all: random.percent(50) }
     }
 
-    /// Tells a server the public key.
+    /// Tells a server the public keys that it has heard of.
     pub(super) fn teach(&self, keyring: &TokenKeyring) {
-        keyring.import(&self.signer.public_keys(-1));
+        let mut keys = self.signer.public_keys(-1);
+        keys.truncate(if self.tells_all { 2 } else { 1 });
+        keyring.import(&keys);
     }
 
     /// Returns a token of this kind; `None` if there is none to send.

@@ -5,13 +5,15 @@
 //!       │ in the end the leader knows what servers have                                   │ directories run full,
 //!   operator ── CreateTablet, DeleteTablet, AlterSchema, Write, LeaderStepDown ──────────►│ disks fail, clocks err
 //!       │ replicas go where space is, writes are refused where none is, a transfer goes to the voter that it
-//!       └ names, a commit wait ends after its timestamp, also for a repeated request
+//!       │ names, a commit wait ends after its timestamp, also for a request that is repeated at a new leader, and
+//!       └ a session of a copy lives as long as its sink uses it
 //! ```
 //!
 //! *Not here:* rows, changes of members and copies, which other trials are for, and the invariants of replication: the
 //! operator deletes majorities of replicas.
 
 mod commit_wait;
+mod copy_sessions;
 mod directories;
 mod known_server;
 mod masters;
@@ -29,6 +31,7 @@ use std::time::Duration;
 use engine::ids::{TabletId, Uuid};
 use engine::schema::Schema;
 use engine::sync::Mutex;
+use node::hosting::copy::CopyConfig;
 use node::tserver::TserverConfig;
 use sim_plan::tables::ModelTable;
 use sim_plan::{Host, Plan, RandomStream};
@@ -87,6 +90,7 @@ fn plan_of(seed: u64) -> Plan {
 fn config_of(plan: &Plan, host: Host) -> TserverConfig {
     let config = cluster::tserver_config(plan, host);
     TserverConfig {
+        copy: CopyConfig { idle_timeout: copy_sessions::IDLE, ..config.copy },
         data_dirs: DATA.map(str::to_string).to_vec(),
         reserves: RESERVES,
         tablet_stats_interval_ms: SIZES.as_millis() as u64,

@@ -37,12 +37,7 @@ impl ServingTrial {
         if deaf {
             self.fleet.cut_links(leader, Some(to));
         }
-        let request = LeaderStepDownRequestPb {
-            dest_uuid: Some(id_bytes(&self.fleet.ids[leader])),
-            tablet_id: id_bytes(&case.id),
-            mode: Some(LeaderStepDownMode::Graceful as i32),
-            new_leader_uuid: Some(id_bytes(&self.fleet.ids[to])),
-        };
+        let request = self.transfer_request(&case, leader, to);
         let reply: Result<LeaderStepDownResponsePb, _> =
             self.fleet.call(leader, (CONSENSUS, "LeaderStepDown"), request);
         let refused = reply.map(|reply| reply.error.map(|error| text_of(&error.status)));
@@ -60,6 +55,20 @@ impl ServingTrial {
         if matches!(refused, Ok(None)) && !is_right {
             let what = format!("leadership went from {leader} to {now:?}, and the operator named {to}");
             self.fleet.report(what);
+        }
+    }
+
+    pub(super) fn transfer_request(
+        &self,
+        case: &TabletCase,
+        leader: usize,
+        to: usize,
+    ) -> LeaderStepDownRequestPb {
+        LeaderStepDownRequestPb {
+            dest_uuid: Some(id_bytes(&self.fleet.ids[leader])),
+            tablet_id: id_bytes(&case.id),
+            mode: Some(LeaderStepDownMode::Graceful as i32),
+            new_leader_uuid: Some(id_bytes(&self.fleet.ids[to])),
         }
     }
 

@@ -25,6 +25,8 @@ use crate::workload::{nanos, row_encoding};
 /// Bytes of buffers: some begin a flush after every few rows.
 const BUFFERS: [usize; 3] = [200, 4 << 10, 7 << 20];
 
+/// Percentage of writes in the session of the write before.
+const KEPT_PERCENT: u64 = 60;
 /// Times at which rows are sent.
 const MODES: [FlushMode; 3] = [FlushMode::AutoSync, FlushMode::AutoBackground, FlushMode::Manual];
 /// Part of the message about a row in no range.
@@ -76,7 +78,9 @@ impl ModelClient {
             Ok(Some((table, version))) => {
                 number = version;
                 self.count_inserts(view, &batch.rows);
-                self.send(&table, view, &mut batch, mode, random.pick(&BUFFERS)).await;
+                let session = self.session(&client, mode, random);
+                self.send(&session, &table, view, &mut batch).await;
+                self.session = batch.error.is_none().then_some(session);
             }
             Ok(None) => batch.rows.clear(),
             Err(error) => {
@@ -111,14 +115,21 @@ impl ModelClient {
         Ok(found.map(|number| (table.clone(), number)))
     }
 
-    async fn send(&self, table: &Table, view: &View, batch: &mut Batch, mode: FlushMode, buffer: usize) {
+    /// Returns the session of the last write, or a new one.
+    fn session(&mut self, client: &Client, mode: FlushMode, random: &mut RandomStream) -> Session {
         let mut config = SessionConfig::new(mode);
         config.timeout = self.workload.plan().cluster.op_timeout;
         config.receipts = true;
+        let buffer = random.pick(&BUFFERS);
         config.buffer_bytes = if mode == FlushMode::Manual { BUFFERS[2] } else { buffer };
-        let session = table.client().session(config);
+        let kept = self.session.take().filter(|_| random.percent(KEPT_PERCENT));
+        kept.unwrap_or_else(|| client.session(config))
+    }
+
+    async fn send(&self, session: &Session, table: &Table, view: &View, batch: &mut Batch) {
+        let before = (session.written(), session.ignored());
         for tag in 0..batch.rows.len() {
-            let applied = apply(&session, table, &view.spec, &batch.rows[tag], tag as u64).await;
+            let applied = apply(session, table, &view.spec, &batch.rows[tag], tag as u64).await;
             batch.receipts.extend(session.take_receipts());
             let is_uncovered = applied.as_ref().is_err_and(is_not_covered);
             batch.uncovered.extend(is_uncovered.then_some(tag));
@@ -146,13 +157,13 @@ impl ModelClient {
             .into_iter()
             .find(|failure| !has_receipt(failure.tag) && !batch.uncovered.contains(&(failure.tag as usize)));
         batch.error = batch.error.take().or(without.map(|failure| failure.error));
-        self.check_sums(&session, batch);
+        let done = (session.written() - before.0, session.ignored() - before.1);
+        self.check_sums(done, batch);
     }
 
     /// Reports numbers of written and ignored rows that do not fit the receipts.
-    fn check_sums(&self, session: &Session, batch: &Batch) {
+    fn check_sums(&self, (written, ignored): (u64, u64), batch: &Batch) {
         let ok = batch.receipts.iter().filter(|receipt| receipt.refused.is_none()).count() as u64;
-        let (written, ignored) = (session.written(), session.ignored());
         let fits = match batch.rows.first().map(|row| row.kind) {
             None | Some(WriteKind::UpsertIgnore | WriteKind::UpdateIgnore) => true,
             Some(WriteKind::InsertIgnore | WriteKind::DeleteIgnore) => written + ignored == ok,

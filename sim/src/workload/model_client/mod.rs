@@ -37,7 +37,7 @@ use std::time::Duration;
 
 use engine::error::ErrorKind;
 use engine::time::{Instant, Timestamp};
-use nyala_client::Client;
+use nyala_client::{Client, Session};
 use nyala_common::env::Env;
 use sim_plan::tables::{ModelTable, Value};
 use sim_plan::{ClientOp, RandomStream};
@@ -90,6 +90,8 @@ pub(super) struct ModelClient {
     pub plain: PlainClient,
     /// The client of which some scans are.
     pub client: Option<Client>,
+    /// The session of the last write, to be used again: the table may be another one by then.
+    session: Option<Session>,
     /// Tablets that have answered the client.
     met: BTreeSet<String>,
 }
@@ -106,6 +108,7 @@ impl ModelClient {
             number,
             plain,
             client: None,
+            session: None,
             met: BTreeSet::new(),
         }
     }
