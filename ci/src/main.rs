@@ -1,8 +1,8 @@
 //! `cargo ci [command]`: the checks of a pull request, each of them alone, and the commands that fix and bless.
 //!
 //! ```text
-//!   cargo ci            fmt · tidy · arrows · clippy · test beside spec (smoke) and python · sim, loom and counts
-//!                       beside a soak of ten minutes · interop
+//!   cargo ci            fmt · tidy · arrows · clippy · test beside the program's build, spec (smoke) and python ·
+//!                       sim, loom and counts beside a soak of ten minutes · interop
 //!   cargo ci WORD       one of these, or a longer one: miri fuzz coverage code-mutants bench profile versus overload
 //!   cargo ci fix|bless  the only ones that write into the source tree by default
 //! ```
@@ -203,6 +203,7 @@ fn checks(root: &Path, lean: &lean::Lean, steps: &mut Steps) {
     doc(root, &["--package", "engine", "--package", "sim-plan"], steps);
     // Tests wait for processes and timers half of their time.
     let beside = |steps: &mut Steps| {
+        steps.run("program", || interop::nyala(root, None).map(|_| ()));
         spec::smoke(root, steps);
         python::run(root, &python::PythonOptions::default(), Compiler::Clippy, steps);
     };
