@@ -42,12 +42,12 @@ impl TokenKind {
     }
 }
 
-/// The signer of tokens. Its masters have made a second key lately, which servers may not have heard of yet.
+/// The signer of tokens. Its masters have made a second key lately, which servers may not have yet.
 pub(super) struct Issuer {
     signer: TokenSigner,
     now: i64,
-    /// True if the server has heard of the second key.
-    tells_all: bool,
+    /// True if the server has the second key too.
+    gives_all: bool,
 }
 
 impl Issuer {
@@ -63,13 +63,13 @@ impl Issuer {
             TokenKey::from_seed(number, &[7 + number as u8; 32], lifetime)
         };
         let keys = [key(0, age + rotation as i64), key(1, age)];
-        Issuer { signer: TokenSigner::new(config.clone(), keys), now, tells_all: random.percent(50) }
+        Issuer { signer: TokenSigner::new(config.clone(), keys), now, gives_all: random.percent(50) }
     }
 
-    /// Tells a server the public keys that it has heard of.
+    /// Gives a server the public keys that it has by now.
     pub(super) fn teach(&self, keyring: &TokenKeyring) {
         let mut keys = self.signer.public_keys(-1);
-        keys.truncate(if self.tells_all { 2 } else { 1 });
+        keys.truncate(if self.gives_all { 2 } else { 1 });
         keyring.import(&keys);
     }
 

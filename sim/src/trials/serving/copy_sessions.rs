@@ -1,7 +1,5 @@
 //! Sessions of tablet copies: one lives as long as its sink asks for something within the idle time, and no longer.
 
-use std::time::Duration;
-
 use bytes::Bytes;
 use engine::ids::Uuid;
 use nyala_common::wire::schema::id_bytes;
@@ -12,15 +10,14 @@ use nyala_proto::kudu::tserver::{
 };
 
 use super::ServingTrial;
+use super::limits::COPY_IDLE;
 use crate::wire::client::CallFailure;
 use crate::world::World;
 
 const COPY: &str = "kudu.tserver.TabletCopyService";
 /// The sink, which is no server.
 const SINK: Uuid = Uuid([0xee; 16]);
-/// Idle time after which a session ends.
-pub(super) const IDLE: Duration = Duration::from_secs(2);
-/// Pauses of a sink that goes on, and of one that is gone, in percent of the idle time.
+/// Pauses of a sink that continues, and of one that is gone, in percent of the idle time.
 const PAUSES: (u64, u64) = (40, 80);
 const GONE: u32 = 150;
 /// Most calls of a sink.
@@ -42,10 +39,10 @@ impl ServingTrial {
         let mut used = self.fleet.world.now();
         for _ in 0..self.random.between(2, CALLS_MAX) {
             let percent = self.random.between(PAUSES.0, PAUSES.1) as u32;
-            self.pass(IDLE * percent / 100);
+            self.pass(COPY_IDLE * percent / 100);
             let (asked, told) = (self.fleet.world.now(), self.use_session(leader, &session));
             // A call may have been long under way.
-            if self.fleet.world.now() - used > IDLE {
+            if self.fleet.world.now() - used > COPY_IDLE {
                 return;
             }
             used = asked;
@@ -58,7 +55,7 @@ impl ServingTrial {
                 Err(CallFailure::NotNow(_) | CallFailure::Unknown(_)) => return,
             }
         }
-        self.pass(IDLE * GONE / 100);
+        self.pass(COPY_IDLE * GONE / 100);
         if self.is_active(leader, &session, false).is_ok_and(|active| active) {
             let what =
                 "a session of a copy lives although its sink has been gone for longer than the idle time";

@@ -16,6 +16,7 @@ mod commit_wait;
 mod copy_sessions;
 mod directories;
 mod known_server;
+mod limits;
 mod masters;
 mod quiet;
 mod reports;
@@ -36,6 +37,7 @@ use node::tserver::TserverConfig;
 use sim_plan::tables::ModelTable;
 use sim_plan::{Host, Plan, RandomStream};
 
+use self::limits::COPY_IDLE;
 use self::masters::{MASTERS, Masters};
 use self::server_space::{DATA, Directories, RESERVES};
 use self::tablet_case::TabletCase;
@@ -90,7 +92,7 @@ fn plan_of(seed: u64) -> Plan {
 fn config_of(plan: &Plan, host: Host) -> TserverConfig {
     let config = cluster::tserver_config(plan, host);
     TserverConfig {
-        copy: CopyConfig { idle_timeout: copy_sessions::IDLE, ..config.copy },
+        copy: CopyConfig { idle_timeout: COPY_IDLE, ..config.copy },
         data_dirs: DATA.map(str::to_string).to_vec(),
         reserves: RESERVES,
         tablet_stats_interval_ms: SIZES.as_millis() as u64,
