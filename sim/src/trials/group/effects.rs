@@ -1,6 +1,8 @@
 //! Effects of a replica's steps: messages and replies, log writes, and what they say about the group's history.
 
-use engine::error::Result;
+use std::io;
+
+use engine::error::{Error, Result};
 use engine::ids::OpId;
 use engine::raft::interface::{UpdateErrorKind, UpdateResponse};
 use engine::raft::{RaftEvent, RaftMessage, RaftReply};
@@ -10,6 +12,10 @@ use engine::wal::LogEntry;
 use super::GroupTrial;
 use super::ids::{id_of, server_of};
 use super::links::{Asked, Message, ReplyTarget};
+use crate::trigger::EIO;
+
+/// Percentage of reads of a log that fail once.
+const READ_FAILS_PERCENT: u64 = 3;
 
 impl GroupTrial {
     /// Gives an event to a server's replica and takes its effects.
@@ -233,7 +239,9 @@ impl GroupTrial {
         }
         for read in std::mem::take(&mut self.servers[server].reads) {
             let Some((_, wal)) = &self.servers[server].open else { break };
-            let result = wal.read(read.from, read.max_bytes);
+            let fails = self.faults && self.random.percent(READ_FAILS_PERCENT);
+            let failed = || Error::io("read the log", &io::Error::from_raw_os_error(EIO));
+            let result = if fails { Err(failed()) } else { wal.read(read.from, read.max_bytes) };
             self.step(server, RaftEvent::LogRead { peer: read.peer, from: read.from, result });
         }
         Ok(())

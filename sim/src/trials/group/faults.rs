@@ -1,5 +1,7 @@
 //! Faults of a group trial.
 
+use std::time::Duration;
+
 use engine::error::Result;
 use engine::ids::OpId;
 use engine::raft::RaftEvent;
@@ -18,6 +20,10 @@ use crate::trials::rot;
 
 /// Requests that a follower misses until the log of its leader begins after them.
 const MISSED_REQUESTS: u64 = 12;
+/// Most requests that reach one follower alone; rounds in which the others continue, and the time of each.
+const STRANDED_REQUESTS: u64 = 4;
+const STRANDED_ROUNDS: u32 = 12;
+const STRANDED_ROUND: Duration = Duration::from_millis(20);
 /// Operations by which a candidate may be ahead of what is committed.
 const NEWER_OPS: u64 = 20;
 /// Most disk operations before a late power cut.
@@ -43,6 +49,7 @@ impl GroupTrial {
             Fault::CutLink => self.links.cut(server, other),
             Fault::Isolate => self.isolate(),
             Fault::Outrun => return self.outrun(server),
+            Fault::Strand => return self.strand(server),
             Fault::RepairLink => self.links.repair(false),
             Fault::RepairLinks => self.links.repair(true),
             Fault::Stall => self.servers[server].stalled = true,
@@ -61,8 +68,7 @@ impl GroupTrial {
     fn isolate(&mut self) {
         let Some(leader) = self.leader() else { return };
         for other in (0..self.servers.len()).filter(|other| *other != leader) {
-            self.links.cut(leader, other);
-            self.links.cut(other, leader);
+            self.cut_both(leader, other);
         }
     }
 
@@ -73,14 +79,51 @@ impl GroupTrial {
             return Ok(());
         }
         for other in (0..self.servers.len()).filter(|other| *other != server) {
-            self.links.cut(server, other);
-            self.links.cut(other, server);
+            self.cut_both(server, other);
         }
         for _ in 0..MISSED_REQUESTS {
             self.request();
             self.take_turns()?;
         }
         self.flush_and_gc(leader)
+    }
+
+    /// Lets the leader's last operations reach one follower alone, takes them from the leader, and lets the others
+    /// continue without that follower, which gives up its leader meanwhile.
+    fn strand(&mut self, follower: usize) -> Result<()> {
+        let Some(leader) = self.leader().filter(|leader| *leader != follower) else { return Ok(()) };
+        if self.servers.iter().any(|own| own.rotten || own.failed || own.stalled) {
+            return Ok(());
+        }
+        self.servers[leader].stalled = true;
+        let others: Vec<usize> = (0..self.servers.len()).filter(|other| *other != follower).collect();
+        // The operation before them is everywhere, and the leader is not told so.
+        others.iter().for_each(|other| self.links.cut(*other, leader));
+        self.request();
+        self.take_turns()?;
+        others.iter().for_each(|other| self.cut_both(leader, *other));
+        for _ in 0..self.random.between(1, STRANDED_REQUESTS) {
+            self.request();
+            self.take_turns()?;
+        }
+        self.servers[leader].stalled = false;
+        self.crash(leader, true);
+        self.links.repair(true);
+        for other in 0..self.servers.len() {
+            self.cut_both(follower, other);
+        }
+        self.restart(leader)?;
+        for _ in 0..STRANDED_ROUNDS {
+            self.pass(STRANDED_ROUND);
+            self.take_turns()?;
+            self.request();
+        }
+        Ok(())
+    }
+
+    fn cut_both(&mut self, one: usize, other: usize) {
+        self.links.cut(one, other);
+        self.links.cut(other, one);
     }
 
     /// Lets a server take requests, flush their rows and remove the beginning of its log.

@@ -41,6 +41,8 @@ pub(super) enum Fault {
     Isolate,
     /// A follower is cut off until the leader's log does not have what it lacks.
     Outrun,
+    /// The leader's last operations reach one follower alone, and are lost everywhere else.
+    Strand,
     RepairLink,
     RepairLinks,
     Stall,
@@ -84,6 +86,7 @@ fn draw_fault(random: &mut RandomStream) -> Fault {
         (Fault::CutLink, 12),
         (Fault::Isolate, 8),
         (Fault::Outrun, 4),
+        (Fault::Strand, 8),
         (Fault::RepairLink, 10),
         (Fault::RepairLinks, 12),
         (Fault::Stall, 4),
