@@ -4,3 +4,6 @@ use std::time::Duration;
 
 /// Idle time after which a session of a tablet copy ends.
 pub(super) const COPY_IDLE: Duration = Duration::from_secs(2);
+/// Time to live of unused scanners, and the interval of searches for expired ones.
+pub(super) const SCANNER_TTL: Duration = Duration::from_secs(1);
+pub(super) const SCANNER_CHECK: Duration = Duration::from_millis(200);

@@ -6,7 +6,7 @@
 //!   operator ── CreateTablet, DeleteTablet, AlterSchema, Write, LeaderStepDown ──────────►│ disks fail, clocks err
 //!       │ replicas go where space is, writes are refused where none is, a transfer goes to the voter that it
 //!       │ names, a commit wait ends after its timestamp, also for a request that is repeated at a new leader, and
-//!       └ a session of a copy lives as long as its sink uses it
+//!       └ a session of a copy and a scanner live as long as they are used
 //! ```
 //!
 //! *Not here:* rows, changes of members and copies, which other trials are for, and the invariants of replication: the
@@ -21,6 +21,7 @@ mod masters;
 mod quiet;
 mod reports;
 mod server_space;
+mod slow_scans;
 mod step;
 mod tablet_case;
 mod tablets;
@@ -37,7 +38,7 @@ use node::tserver::TserverConfig;
 use sim_plan::tables::ModelTable;
 use sim_plan::{Host, Plan, RandomStream};
 
-use self::limits::COPY_IDLE;
+use self::limits::{COPY_IDLE, SCANNER_CHECK, SCANNER_TTL};
 use self::masters::{MASTERS, Masters};
 use self::server_space::{DATA, Directories, RESERVES};
 use self::tablet_case::TabletCase;
@@ -95,6 +96,8 @@ fn config_of(plan: &Plan, host: Host) -> TserverConfig {
         copy: CopyConfig { idle_timeout: COPY_IDLE, ..config.copy },
         data_dirs: DATA.map(str::to_string).to_vec(),
         reserves: RESERVES,
+        scanner_ttl_ms: SCANNER_TTL.as_millis() as u64,
+        scanner_check_interval_ms: SCANNER_CHECK.as_millis() as u64,
         tablet_stats_interval_ms: SIZES.as_millis() as u64,
         ..config
     }

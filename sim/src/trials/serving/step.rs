@@ -20,6 +20,7 @@ pub(super) enum Step {
     Write,
     CommitWait,
     CopySlowly,
+    ScanSlowly,
     Alter,
     Transfer,
     /// A directory of a server runs full, or has space again.
@@ -46,6 +47,7 @@ pub(super) fn draw(random: &mut RandomStream) -> Step {
         (Step::Write, 12),
         (Step::CommitWait, 8),
         (Step::CopySlowly, 3),
+        (Step::ScanSlowly, 4),
         (Step::Alter, 5),
         (Step::Transfer, 6),
         (Step::Space, 8),
@@ -77,6 +79,7 @@ impl ServingTrial {
             Step::Write => self.write(),
             Step::CommitWait => self.write_with_commit_wait(),
             Step::CopySlowly => self.copy_slowly(),
+            Step::ScanSlowly => self.scan_slowly(),
             Step::Alter => self.alter(),
             Step::Transfer => self.transfer(),
             Step::Space => self.change_space(server),

@@ -1,0 +1,117 @@
+//! Scanners of slow scans: one lives however long its batches take, and for its time to live between them.
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use nyala_proto::kudu::server::{SetFlagRequestPb, SetFlagResponsePb};
+use nyala_proto::kudu::tserver::{NewScanRequestPb, ScanRequestPb, ScanResponsePb};
+
+use super::ServingTrial;
+use super::limits::SCANNER_TTL;
+use super::tablet_case::TabletCase;
+use crate::wire::client::{CallFailure, TSERVER, text_of};
+use crate::wire::schema;
+use crate::world::World;
+
+/// Time that each batch takes: more than the time to live.
+const BATCH: Duration = Duration::from_millis(1_300);
+/// Time after which an unused scanner is gone.
+const GONE: Duration = Duration::from_secs(3);
+/// Most batches of a scan.
+const BATCHES_MAX: u32 = 3;
+
+/// A scan in progress.
+struct OpenScan {
+    server: usize,
+    id: Bytes,
+    /// Number of the next call.
+    next: u32,
+}
+
+impl ServingTrial {
+    /// Reads some batches of a tablet, each of which takes longer than scanners live without use, and at last leaves
+    /// the scanner alone.
+    pub(super) fn scan_slowly(&mut self) {
+        let Some((at, leader)) = self.led_tablet() else { return };
+        let case = self.tablets[at].clone();
+        self.set_batch_delay(leader, BATCH);
+        let opened = self.open_scan(leader, &case);
+        self.fleet.note(format!("slow scan of {at} at {leader}: {}", opened.is_some()));
+        let left = opened.and_then(|scan| self.read_slowly(scan));
+        self.set_batch_delay(leader, Duration::ZERO);
+        let Some(mut scan) = left else { return };
+        self.pass(GONE);
+        if self.next_batch(&mut scan).is_ok() {
+            let what = "a scanner lives although it was not used for longer than its time to live";
+            self.fleet.report(what.to_string());
+        }
+    }
+
+    /// Opens a scan; `None` if it failed or has no more than one batch.
+    fn open_scan(&mut self, server: usize, case: &TabletCase) -> Option<OpenScan> {
+        let new = NewScanRequestPb {
+            tablet_id: Bytes::from(case.id.to_string()),
+            projected_columns: schema::columns(&self.table.columns, self.table.key_columns().len()).columns,
+            ..Default::default()
+        };
+        let request = ScanRequestPb {
+            new_scan_request: Some(new),
+            call_seq_id: Some(0),
+            batch_size_bytes: Some(1),
+            ..Default::default()
+        };
+        let reply: Result<ScanResponsePb, _> = self.fleet.call(server, (TSERVER, "Scan"), request);
+        let reply = reply.ok().filter(|reply| reply.error.is_none() && reply.has_more_results())?;
+        Some(OpenScan { server, id: reply.scanner_id?, next: 1 })
+    }
+
+    /// Reads batches. Returns the scan if it has more.
+    fn read_slowly(&mut self, mut scan: OpenScan) -> Option<OpenScan> {
+        for _ in 0..BATCHES_MAX {
+            let began = self.fleet.world.now();
+            match self.next_batch(&mut scan) {
+                Ok(true) => {}
+                Ok(false) | Err(CallFailure::NotNow(_) | CallFailure::Unknown(_)) => return None,
+                Err(CallFailure::Refused { message, .. }) => {
+                    // The call itself may have been long under way.
+                    if self.fleet.world.now() - began <= BATCH + SCANNER_TTL / 2 {
+                        self.fleet.report(format!("a scanner that was used all the time: {message}"));
+                    }
+                    return None;
+                }
+            }
+        }
+        Some(scan)
+    }
+
+    /// Returns true if there are more batches.
+    fn next_batch(&mut self, scan: &mut OpenScan) -> Result<bool, CallFailure> {
+        let request = ScanRequestPb {
+            scanner_id: Some(scan.id.clone()),
+            call_seq_id: Some(scan.next),
+            batch_size_bytes: Some(1),
+            ..Default::default()
+        };
+        scan.next += 1;
+        let reply: ScanResponsePb = self.fleet.call(scan.server, (TSERVER, "Scan"), request)?;
+        match &reply.error {
+            Some(error) => {
+                let (code, status, message) = (error.code, error.status.code, text_of(&error.status));
+                Err(CallFailure::Refused { code, status, message })
+            }
+            None => Ok(reply.has_more_results()),
+        }
+    }
+
+    fn set_batch_delay(&mut self, server: usize, delay: Duration) {
+        let request = SetFlagRequestPb {
+            flag: "scanner_inject_latency_on_each_batch_ms".to_string(),
+            value: delay.as_millis().to_string(),
+            force: Some(true),
+            run_consistency_check: None,
+        };
+        let set: Result<SetFlagResponsePb, _> =
+            self.fleet.call(server, ("kudu.server.GenericService", "SetFlag"), request);
+        self.fleet.note(format!("batches of {server} take {delay:?}: {:?}", set.map(|set| set.result)));
+    }
+}
