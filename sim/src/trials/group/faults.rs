@@ -57,7 +57,10 @@ impl GroupTrial {
             Fault::Rot if !is_up => self.rot(server),
             Fault::Elect => self.elect(server, other),
             Fault::Supplant => return self.supplant(server),
-            Fault::StrayVote => self.send_stray_vote(server, other),
+            Fault::StrayVote => {
+                let voter = self.silent_server(server);
+                self.send_stray_vote(voter, other);
+            }
             Fault::StepDown => self.step_down(other),
             _ => {}
         }
@@ -196,6 +199,13 @@ impl GroupTrial {
         let busy = |own: &&TrialServer| own.is_up && (own.meta.is_some() || !own.unwritten.is_empty());
         let busy: Vec<usize> = self.servers.iter().filter(busy).map(|own| own.number).collect();
         if busy.is_empty() || self.random.percent(40) { server } else { self.random.pick(&busy) }
+    }
+
+    /// Returns a server whose replica does not run, now and then; else this one.
+    fn silent_server(&mut self, server: usize) -> usize {
+        let silent = |own: &&TrialServer| own.is_up && own.open.is_none();
+        let silent: Vec<usize> = self.servers.iter().filter(silent).map(|own| own.number).collect();
+        if silent.is_empty() || self.random.percent(40) { server } else { self.random.pick(&silent) }
     }
 
     fn step_down(&mut self, to: usize) {
