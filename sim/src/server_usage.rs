@@ -113,6 +113,7 @@ fn usage(host: Host, server: &TabletServer, tasks: BTreeMap<&'static str, u64>) 
         anchors: sum_live(empty_anchors),
         rows: bytes("recent-rows").saturating_sub(sum(|tablet| tablet.stats().mrs_bytes)),
         deltas: bytes("recent-deltas").saturating_sub(sum(|tablet| tablet.stats().dms_bytes)),
+        pages: bytes("page-cache").abs_diff(server.tablets.cache_stats().bytes),
         scanners: server.scanners().len() as u64,
         copies_served: server.copy_service().map_or(0, |service| service.session_count() as u64),
         copies_made: server.copies.count() as u64,

@@ -42,6 +42,8 @@ pub struct ServerUsage {
     pub rows: u64,
     /// Bytes of DeltaMemStores that no tablet has.
     pub deltas: u64,
+    /// Difference between the bytes that the page cache has and those that it counts.
+    pub pages: u64,
     /// Tasks that have not ended, by name.
     pub tasks: BTreeMap<&'static str, u64>,
 }
@@ -73,6 +75,7 @@ fn held(usage: &ServerUsage) -> Vec<Violation> {
         ("log anchors of stores with nothing to flush", usage.anchors, 0),
         ("bytes of MemRowSets that no tablet has", usage.rows, 0),
         ("bytes of DeltaMemStores that no tablet has", usage.deltas, 0),
+        ("bytes of pages more or less than its cache counts", usage.pages, 0),
     ];
     let tasks = usage.tasks.iter().map(|(name, count)| (*name, *count, usage.tasks_max(name)));
     let above = limits.into_iter().chain(tasks).filter(|(_, value, limit)| value > limit);
@@ -104,6 +107,7 @@ mod tests {
             ServerUsage { anchors: 1, ..idle.clone() },
             ServerUsage { rows: 1, ..idle.clone() },
             ServerUsage { deltas: 1, ..idle.clone() },
+            ServerUsage { pages: 1, ..idle.clone() },
             ServerUsage { tasks: BTreeMap::from([("peer vote", 1)]), ..idle.clone() },
             ServerUsage { tasks: BTreeMap::from([("replica", 65)]), ..idle },
         ];
