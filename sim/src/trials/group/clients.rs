@@ -17,13 +17,16 @@ use crate::trials::{draw, shape};
 const OPEN_MAX: usize = 4;
 /// Percentage of replies that are lost: the request is sent again, perhaps after restarts and to others.
 const LOST_REPLY_PERCENT: u64 = 15;
+/// Percentage of alterations that new requests wait for.
+const WAITING_PERCENT: u64 = 30;
 /// Percentage of requests that are sent to any server, not to the leader.
 const ANY_SERVER_PERCENT: u64 = 15;
 
 impl GroupTrial {
     /// Sends a request: one without a reply, or a new one.
     pub(super) fn request(&mut self) {
-        let begins = self.faults && self.alteration.is_none() && self.open.len() < OPEN_MAX;
+        let may_begin = self.alteration.is_none() && !self.alteration_waits;
+        let begins = self.faults && may_begin && self.open.len() < OPEN_MAX;
         if begins && (self.open.is_empty() || self.random.percent(60)) {
             self.begin_request();
         }
@@ -180,8 +183,12 @@ impl GroupTrial {
 
     /// Orders an alteration: a new one, the one that is not committed yet, or an old one again.
     pub(super) fn alter(&mut self) {
-        if self.alteration.is_none() && self.open.is_empty() && self.faults {
-            self.begin_alteration();
+        // Rows are encoded for one version of the table: requests without a reply end first.
+        if self.alteration.is_none() && self.faults {
+            self.alteration_waits = !self.open.is_empty() && self.random.percent(WAITING_PERCENT);
+            if self.open.is_empty() {
+                self.begin_alteration();
+            }
         }
         let again = self.faults && !self.orders.is_empty() && self.random.percent(30);
         let op = match &self.alteration {

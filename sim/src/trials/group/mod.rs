@@ -90,6 +90,8 @@ struct GroupTrial {
     open: Vec<OpenRequest>,
     /// The alteration that is not committed yet, with the table after it.
     alteration: Option<(Op, ModelTable)>,
+    /// True while requests have to end before an alteration.
+    alteration_waits: bool,
     /// All alterations that were ordered.
     orders: Vec<Op>,
     /// The first unused number of a column.
@@ -153,6 +155,7 @@ impl GroupTrial {
             acknowledged_until: 0,
             open: Vec::new(),
             alteration: None,
+            alteration_waits: false,
             orders: Vec::new(),
             mark: 1,
             copied: 0,
