@@ -203,7 +203,7 @@ fn checks(root: &Path, lean: &lean::Lean, steps: &mut Steps) {
     doc(root, &["--package", "engine", "--package", "sim-plan"], steps);
     // Tests wait for processes and timers half of their time.
     let beside = |steps: &mut Steps| {
-        steps.run("program", || interop::nyala(root, None).map(|_| ()));
+        steps.run("program", || interop::build_in_idle_time(root));
         spec::smoke(root, steps);
         python::run(root, &python::PythonOptions::default(), Compiler::Clippy, steps);
     };

@@ -47,7 +47,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result};
 use clap::{Parser, ValueEnum};
 
-use crate::command::{cargo, target_dir};
+use crate::command::{CommandLine, cargo, target_dir};
 use crate::nyala_up::NyalaUp;
 use crate::steps::Steps;
 use crate::tools;
@@ -233,6 +233,14 @@ pub(crate) fn server(
         return Ok(real(packages));
     }
     self::nyala(root, nyala)
+}
+
+/// Builds nyala's servers in the processor time that steps beside it leave.
+pub(crate) fn build_in_idle_time(root: &Path) -> Result<()> {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let words = ["build", "--quiet", "--release", "--package", "node"];
+    let nice = CommandLine::new("nice").dir(root).args(["-n", "15"]).args([cargo]);
+    nice.args(words).args(tools::kerberos_feature()).run()
 }
 
 /// Returns nyala's servers: this program, or one that is built now.
