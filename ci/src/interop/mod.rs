@@ -118,7 +118,7 @@ enum Part {
 }
 
 impl InteropOptions {
-    /// Returns if a part of a pull request is to run.
+    /// Returns true if a part of a pull request is to run.
     fn wants(&self, part: Part) -> bool {
         self.parts.is_empty() || self.parts.contains(&part)
     }
@@ -238,9 +238,12 @@ pub(crate) fn server(
 /// Builds nyala's servers in the processor time that steps beside it leave.
 pub(crate) fn build_in_idle_time(root: &Path) -> Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-    let words = ["build", "--quiet", "--release", "--package", "node"];
-    let nice = CommandLine::new("nice").dir(root).args(["-n", "15"]).args([cargo]);
-    nice.args(words).args(tools::kerberos_feature()).run()
+    CommandLine::new("nice").dir(root).args(["-n", "15"]).args([cargo]).args(build_words()).run()
+}
+
+/// Returns cargo's arguments that build the program.
+fn build_words() -> Vec<&'static str> {
+    [&["build", "--quiet", "--release", "--package", "node"], tools::kerberos_feature()].concat()
 }
 
 /// Returns nyala's servers: this program, or one that is built now.
@@ -248,8 +251,7 @@ pub(crate) fn nyala(root: &Path, program: Option<&Path>) -> Result<ServerKind> {
     if let Some(program) = program {
         return Ok(ServerKind::Nyala(program.to_path_buf()));
     }
-    let words = ["build", "--quiet", "--release", "--package", "node"];
-    cargo(root, &[&words, tools::kerberos_feature()].concat())?;
+    cargo(root, &build_words())?;
     Ok(ServerKind::Nyala(target_dir()?.join("release/nyala")))
 }
 

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
+use nyala_proto::kudu::server::set_flag_response_pb::Code;
 use nyala_proto::kudu::server::{SetFlagRequestPb, SetFlagResponsePb};
 use nyala_proto::kudu::tserver::{NewScanRequestPb, ScanRequestPb, ScanResponsePb};
 
@@ -26,6 +27,8 @@ struct OpenScan {
     id: Bytes,
     /// Number of the next call.
     next: u32,
+    /// The earliest time at which its last batch can have ended.
+    used: Duration,
 }
 
 impl ServingTrial {
@@ -34,7 +37,9 @@ impl ServingTrial {
     pub(super) fn scan_slowly(&mut self) {
         let Some((at, leader)) = self.led_tablet() else { return };
         let case = self.tablets[at].clone();
-        self.set_batch_delay(leader, BATCH);
+        if !self.set_batch_delay(leader, BATCH) {
+            return;
+        }
         let opened = self.open_scan(leader, &case);
         self.fleet.note(format!("slow scan of {at} at {leader}: {}", opened.is_some()));
         let left = opened.and_then(|scan| self.read_slowly(scan));
@@ -60,21 +65,22 @@ impl ServingTrial {
             batch_size_bytes: Some(1),
             ..Default::default()
         };
+        let used = self.fleet.world.now() + BATCH;
         let reply: Result<ScanResponsePb, _> = self.fleet.call(server, (TSERVER, "Scan"), request);
         let reply = reply.ok().filter(|reply| reply.error.is_none() && reply.has_more_results())?;
-        Some(OpenScan { server, id: reply.scanner_id?, next: 1 })
+        Some(OpenScan { server, id: reply.scanner_id?, next: 1, used })
     }
 
     /// Reads batches. Returns the scan if it has more.
     fn read_slowly(&mut self, mut scan: OpenScan) -> Option<OpenScan> {
         for _ in 0..BATCHES_MAX {
-            let began = self.fleet.world.now();
+            let used = std::mem::replace(&mut scan.used, self.fleet.world.now() + BATCH);
             match self.next_batch(&mut scan) {
                 Ok(true) => {}
                 Ok(false) | Err(CallFailure::NotNow(_) | CallFailure::Unknown(_)) => return None,
                 Err(CallFailure::Refused { message, .. }) => {
-                    // The call itself may have been long under way.
-                    if self.fleet.world.now() - began <= BATCH + SCANNER_TTL / 2 {
+                    // Replies and calls may have been long under way.
+                    if self.fleet.world.now() <= used + SCANNER_TTL {
                         self.fleet.report(format!("a scanner that was used all the time: {message}"));
                     }
                     return None;
@@ -103,7 +109,8 @@ impl ServingTrial {
         }
     }
 
-    fn set_batch_delay(&mut self, server: usize, delay: Duration) {
+    /// Returns true if the server has taken the setting.
+    fn set_batch_delay(&mut self, server: usize, delay: Duration) -> bool {
         let request = SetFlagRequestPb {
             flag: "scanner_inject_latency_on_each_batch_ms".to_string(),
             value: delay.as_millis().to_string(),
@@ -112,6 +119,8 @@ impl ServingTrial {
         };
         let set: Result<SetFlagResponsePb, _> =
             self.fleet.call(server, ("kudu.server.GenericService", "SetFlag"), request);
-        self.fleet.note(format!("batches of {server} take {delay:?}: {:?}", set.map(|set| set.result)));
+        let is_set = set.is_ok_and(|set| set.result() == Code::Success);
+        self.fleet.note(format!("batches of {server} take {delay:?}: {is_set}"));
+        is_set
     }
 }
