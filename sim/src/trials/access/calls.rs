@@ -22,7 +22,7 @@ use super::names::{CALLER, SERVER, SUPERUSER};
 use super::rights::{ReadShape, Rights};
 use super::tokens::{Issuer, TokenKind};
 use super::verdict::{Verdict, expect, verdict};
-use crate::model::{Condition, draws};
+use crate::model::{ColNo, Condition, draws};
 use crate::trials::rows::TrialRows;
 use crate::trials::{draw, shape};
 use crate::wire::client::{ADMIN, TSERVER, text_of};
@@ -178,7 +178,9 @@ impl AccessCalls {
         if told != Verdict::Done && before != after {
             return Err(format!("a write of {kinds:?} with {rights:?} is refused and changes rows"));
         }
-        expect(kind, rights.may_write(&kinds), told, || format!("a write of {kinds:?} with {rights:?}"))
+        expect(kind, rights.may_write(&kinds), Verdict::Done, told, || {
+            format!("a write of {kinds:?} with {rights:?}")
+        })
     }
 
     /// Returns the checksum and the number of all rows, which a superuser may see without a token.
@@ -220,6 +222,7 @@ impl AccessCalls {
         let percent = random.pick(&[0, 40, 70]);
         let projected = some(random, percent);
         let filtered = some(random, 15);
+        let old_form = if random.percent(5) { some(random, 25) } else { Vec::new() };
         let bounded = random.percent(15);
         let tells_changes = random.percent(10);
         let ordered = tells_changes || random.percent(15);
@@ -233,6 +236,7 @@ impl AccessCalls {
         let shape = ReadShape {
             projected: numbers(&projected),
             filtered: numbers(&filtered),
+            old_form: numbers(&old_form),
             uses_keys: ordered || lower.is_some(),
             tells_changes,
         };
@@ -251,10 +255,29 @@ impl AccessCalls {
         (scan, shape)
     }
 
+    fn new_scan(
+        &self,
+        scan: &TabletScan,
+        shape: &ReadShape,
+        token: Option<SignedTokenPb>,
+    ) -> NewScanRequestPb {
+        let keys = self.table.key_columns().len();
+        let column = |number: &ColNo| self.table.columns.iter().find(|column| column.number == *number);
+        let old_form = shape.old_form.iter().filter_map(column).map(|of| ColumnRangePredicatePb {
+            column: schema::column(of, usize::from(of.number) < keys),
+            ..Default::default()
+        });
+        NewScanRequestPb {
+            authz_token: token,
+            deprecated_range_predicates: old_form.collect(),
+            ..scan.request(&TABLET.to_string(), 0, None)
+        }
+    }
+
     async fn scan(&mut self) -> Result<(), String> {
         let (rights, kind, token) = self.draw_token();
         let (scan, shape) = self.draw_scan();
-        let new = NewScanRequestPb { authz_token: token, ..scan.request(&TABLET.to_string(), 0, None) };
+        let new = self.new_scan(&scan, &shape, token);
         let request = ScanRequestPb {
             new_scan_request: Some(new),
             batch_size_bytes: Some(self.random.pick(&[0, 1, 1 << 20])),
@@ -266,7 +289,7 @@ impl AccessCalls {
         let error = |reply: &ScanResponsePb| reply.error.as_ref().map(|error| text_of(&error.status));
         let told = verdict(reply, error)?;
         let allowed = rights.may_read(&self.table, &shape);
-        expect(kind, allowed, told, || format!("a scan of {shape:?} with {rights:?}"))?;
+        expect(kind, allowed, shape.outcome(), told, || format!("a scan of {shape:?} with {rights:?}"))?;
         match scanner {
             Some(scanner) => self.continue_as_other(scanner).await,
             None => Ok(()),
@@ -312,8 +335,9 @@ impl AccessCalls {
             |reply: &SplitKeyRangeResponsePb| reply.error.as_ref().map(|error| text_of(&error.status));
         let told = verdict(reply, error)?;
         let bounded = request.start_primary_key.is_some();
-        let shape = ReadShape { filtered: Vec::new(), uses_keys: bounded, tells_changes: false, ..shape };
-        expect(kind, rights.may_read(&self.table, &shape), told, || {
+        let projected = shape.projected;
+        let shape = ReadShape { projected, uses_keys: bounded, ..ReadShape::default() };
+        expect(kind, rights.may_read(&self.table, &shape), Verdict::Done, told, || {
             format!("a split of {shape:?} with {rights:?}")
         })
     }
@@ -321,13 +345,13 @@ impl AccessCalls {
     async fn checksum(&mut self) -> Result<(), String> {
         let (rights, kind, token) = self.draw_token();
         let (scan, shape) = self.draw_scan();
-        let new = NewScanRequestPb { authz_token: token, ..scan.request(&TABLET.to_string(), 0, None) };
+        let new = self.new_scan(&scan, &shape, token);
         let request = ChecksumRequestPb { new_request: Some(new), ..Default::default() };
         let reply: Result<RpcResponse<ChecksumResponsePb>, RpcError> =
             self.call(CALLER, TSERVER, "Checksum", &request, scan.features()).await;
         let error = |reply: &ChecksumResponsePb| reply.error.as_ref().map(|error| text_of(&error.status));
         let told = verdict(reply, error)?;
         let allowed = rights.may_read(&self.table, &shape);
-        expect(kind, allowed, told, || format!("a checksum of {shape:?} with {rights:?}"))
+        expect(kind, allowed, shape.outcome(), told, || format!("a checksum of {shape:?} with {rights:?}"))
     }
 }

@@ -7,6 +7,7 @@ use sim_plan::RandomStream;
 use sim_plan::client_ops::WriteKind;
 use sim_plan::tables::ModelTable;
 
+use super::verdict::Verdict;
 use crate::model::ColNo;
 
 /// Rights on a table.
@@ -21,16 +22,25 @@ pub(super) struct Rights {
 }
 
 /// Columns and keys on which a read depends.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct ReadShape {
     /// Columns whose values are returned; none for the number of rows.
     pub projected: Vec<ColNo>,
     /// Columns with conditions.
     pub filtered: Vec<ColNo>,
+    /// Columns with conditions of the old form, which are not supported any more.
+    pub old_form: Vec<ColNo>,
     /// True if the order of keys, or bounds on them, decide which rows are returned.
     pub uses_keys: bool,
     /// True for a diff scan, which returns every change of a row.
     pub tells_changes: bool,
+}
+
+impl ReadShape {
+    /// Returns the outcome of the read if its caller may read.
+    pub(super) fn outcome(&self) -> Verdict {
+        if self.old_form.is_empty() { Verdict::Done } else { Verdict::NotSupported }
+    }
 }
 
 impl Rights {
@@ -82,6 +92,7 @@ impl Rights {
         let tells_all = shape.projected.is_empty() || shape.tells_changes;
         let returned = if tells_all { every() } else { shape.projected.iter().all(may) };
         let keys = || table.key_columns().iter().all(|column| may(&column.number));
-        self.scan || returned && shape.filtered.iter().all(may) && (!shape.uses_keys || keys())
+        let filtered = || shape.filtered.iter().chain(&shape.old_form).all(may);
+        self.scan || returned && filtered() && (!shape.uses_keys || keys())
     }
 }

@@ -22,8 +22,7 @@ fn an_upsert_needs_two_rights_and_a_count_every_column() {
     assert!(inserts.may_write(&[WriteKind::Insert, WriteKind::InsertIgnore]));
     assert!(!inserts.may_write(&[WriteKind::Insert, WriteKind::Upsert]));
     assert!(Rights { update: true, ..inserts }.may_write(&[WriteKind::Upsert]));
-    let count =
-        ReadShape { projected: Vec::new(), filtered: Vec::new(), uses_keys: false, tells_changes: false };
+    let count = ReadShape::default();
     assert!(none.may_read(&table, &count));
     let mut fewer = none.clone();
     let last = table.columns.last().expect("a table has columns").number;

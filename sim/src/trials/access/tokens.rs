@@ -2,7 +2,7 @@
 
 use nyala_common::security::token::{KeyLifetime, TokenConfig, TokenKey, TokenKeyring, TokenSigner};
 use nyala_proto::kudu::security::token_pb::Token;
-use nyala_proto::kudu::security::{SignedTokenPb, TokenPb};
+use nyala_proto::kudu::security::{SignedTokenPb, TokenPb, TokenSigningPublicKeyPb};
 use prost::Message;
 use sim_plan::RandomStream;
 
@@ -11,6 +11,9 @@ use super::rights::Rights;
 
 /// Age of an expired token: more than the validity of any.
 const EXPIRED: i64 = 10_000;
+/// Numbers of keys that are not the masters' newest two.
+const EXPIRED_KEY: i64 = 2;
+const UNKNOWN_KEY: i64 = 9;
 /// A table that the server does not have.
 const OTHER_TABLE: &str = "00000000000000000000000000000009";
 
@@ -24,6 +27,12 @@ pub(super) enum TokenKind {
     Forged,
     OfOtherUser,
     OfOtherTable,
+    /// Its key is newer than those that the server has.
+    OfUnknownKey,
+    /// Its key is one that the server does not have any more.
+    ExpiredOfUnknownKey,
+    /// Its key has expired before it.
+    OfExpiredKey,
     /// It proves who the caller is, and gives no rights.
     OfIdentity,
 }
@@ -37,6 +46,9 @@ impl TokenKind {
             (TokenKind::Forged, 4),
             (TokenKind::OfOtherUser, 4),
             (TokenKind::OfOtherTable, 4),
+            (TokenKind::OfUnknownKey, 3),
+            (TokenKind::ExpiredOfUnknownKey, 3),
+            (TokenKind::OfExpiredKey, 3),
             (TokenKind::OfIdentity, 2),
         ])
     }
@@ -45,6 +57,10 @@ impl TokenKind {
 /// The signer of tokens. Its masters have made a second key lately, which servers may not have yet.
 pub(super) struct Issuer {
     signer: TokenSigner,
+    /// Signs with a key that the server never gets.
+    unknown: TokenSigner,
+    /// Signs with a key of which the server knows an earlier end.
+    expired: TokenSigner,
     now: i64,
     /// True if the server has the second key too.
     gives_all: bool,
@@ -62,8 +78,14 @@ impl Issuer {
             let lifetime: KeyLifetime = config.lifetime(now - age);
             TokenKey::from_seed(number, &[7 + number as u8; 32], lifetime)
         };
-        let keys = [key(0, age + rotation as i64), key(1, age)];
-        Issuer { signer: TokenSigner::new(config.clone(), keys), now, gives_all: random.percent(50) }
+        let signer = |keys: Vec<TokenKey>| TokenSigner::new(config.clone(), keys);
+        Issuer {
+            signer: signer(vec![key(0, age + rotation as i64), key(1, age)]),
+            unknown: signer(vec![key(UNKNOWN_KEY, age + rotation as i64)]),
+            expired: signer(vec![key(EXPIRED_KEY, age)]),
+            now,
+            gives_all: random.percent(50),
+        }
     }
 
     /// Gives a server the public keys that it has by now.
@@ -71,6 +93,12 @@ impl Issuer {
         let mut keys = self.signer.public_keys(-1);
         keys.truncate(if self.gives_all { 2 } else { 1 });
         keyring.import(&keys);
+        let ended = self
+            .expired
+            .public_keys(-1)
+            .into_iter()
+            .map(|key| TokenSigningPublicKeyPb { expire_unix_epoch_seconds: Some(self.now - 1), ..key });
+        keyring.import(&ended.collect::<Vec<_>>());
     }
 
     /// Returns a token of this kind; `None` if there is none to send.
@@ -83,6 +111,9 @@ impl Issuer {
             TokenKind::Forged => widened(self.signer.authz(CALLER, own, self.now)?, table),
             TokenKind::OfOtherUser => self.signer.authz("other", own, self.now),
             TokenKind::OfOtherTable => self.signer.authz(CALLER, rights.privilege(OTHER_TABLE), self.now),
+            TokenKind::OfUnknownKey => self.unknown.authz(CALLER, own, self.now),
+            TokenKind::ExpiredOfUnknownKey => self.unknown.authz(CALLER, own, self.now - EXPIRED),
+            TokenKind::OfExpiredKey => self.expired.authz(CALLER, own, self.now),
             TokenKind::OfIdentity => self.signer.authn(CALLER, self.now),
         }
     }
