@@ -52,7 +52,7 @@ pub(super) struct HistoryHold {
 
 /// All holds of the leading master.
 #[derive(Debug)]
-pub(super) struct HistoryHolds {
+pub struct HistoryHolds {
     limits: HoldLimits,
     state: Mutex<HoldState>,
 }
@@ -72,7 +72,8 @@ impl HoldState {
 }
 
 impl HistoryHolds {
-    pub(super) fn new(limits: HoldLimits) -> HistoryHolds {
+    /// Creates the holds of a master that does not lead: there are none.
+    pub fn new(limits: HoldLimits) -> HistoryHolds {
         HistoryHolds { limits, state: Mutex::default() }
     }
 
@@ -80,16 +81,22 @@ impl HistoryHolds {
         self.limits
     }
 
-    pub(super) fn begin_leadership(&self, now: Instant) {
+    /// Takes holds from now on. None is known, so lists are incomplete for one lease.
+    pub fn begin_leadership(&self, now: Instant) {
         *self.state.lock() = HoldState { leads_since: Some(now), ..HoldState::default() };
     }
 
-    pub(super) fn end_leadership(&self) {
+    /// Forgets all holds, and refuses further ones.
+    pub fn end_leadership(&self) {
         *self.state.lock() = HoldState::default();
     }
 
     /// Holds the history of a table from `timestamp` on, for one lease. Replaces the holder's last hold on it.
-    pub(super) fn hold(
+    ///
+    /// # Errors
+    /// `Invalid` if the snapshot is too old to be held, `NotReady` if this master does not lead, `Throttled` if there
+    /// are too many holds.
+    pub fn hold(
         &self,
         now: ClockReading,
         table: TableId,
@@ -121,7 +128,7 @@ impl HistoryHolds {
     }
 
     /// Ends a hold, if it exists.
-    pub(super) fn release(&self, table: TableId, holder: &str) {
+    pub fn release(&self, table: TableId, holder: &str) {
         self.state.lock().holds.remove(&(table, holder.to_string()));
     }
 
@@ -137,7 +144,7 @@ impl HistoryHolds {
 
     /// Returns the list for tablet servers; `None` if this master does not lead. It is complete, and so has a time,
     /// once the master has led for a lease. `is_sole_leader` is true if no other master can have been elected.
-    pub(super) fn list(&self, now: ClockReading, is_sole_leader: bool) -> Option<NyalaHistoryHoldsPb> {
+    pub fn list(&self, now: ClockReading, is_sole_leader: bool) -> Option<NyalaHistoryHoldsPb> {
         let mut state = self.state.lock();
         state.expire(now.mono);
         let is_complete = is_sole_leader && now.mono.since(state.leads_since?) >= self.limits.lease;

@@ -60,8 +60,9 @@ impl HeldHistory {
         self.0.lock().oldest.get(&table).copied()
     }
 
-    /// Returns the ancient history mark of a table that keeps history of this age.
-    pub(super) fn mark(&self, table: TableId, now_micros: u64, age_s: u64, has_masters: bool) -> Timestamp {
+    /// Returns the ancient history mark of a table that keeps history of this age. `has_masters` is false for a server
+    /// that gets no lists.
+    pub fn mark(&self, table: TableId, now_micros: u64, age_s: u64, has_masters: bool) -> Timestamp {
         let known = self.0.lock();
         let as_of = if has_masters { known.as_of.unwrap_or(0) } else { now_micros };
         let mark = as_of.min(now_micros).saturating_sub(age_s.saturating_mul(MICROS_PER_SECOND));

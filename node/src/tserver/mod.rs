@@ -19,7 +19,7 @@ mod copy_manager;
 mod copy_retries;
 pub mod health;
 mod heartbeat;
-mod held_history;
+pub mod held_history;
 mod history;
 pub mod maintenance;
 mod maintenance_log;

@@ -8,6 +8,7 @@
 //!        ├─► [`serving`]  tablet servers with many tablets and made-up masters: reports, full directories, transfers
 //!        ├─► [`access`]   a tablet server that checks tokens: any call with any privileges and tokens
 //!        ├─► [`catalog`]  the masters' catalog with made-up tablet servers and clients: requests, repair, fail-overs
+//!        ├─► [`holds`]    holds on history, masters that lead in turn and servers' marks, without calls and disks
 //!        └─► [`client`]   the client with made-up masters and servers: retries, caches, scans, changes of ranges
 //! ```
 //!
@@ -24,6 +25,7 @@ mod client;
 mod draw;
 mod fleet;
 mod group;
+mod holds;
 mod hosting;
 mod rot;
 mod rows;
@@ -44,9 +46,10 @@ pub enum TrialKind {
     Access,
     Catalog,
     Client,
+    Holds,
 }
 
-const ALL: [TrialKind; 7] = [
+const ALL: [TrialKind; 8] = [
     TrialKind::Storage,
     TrialKind::Group,
     TrialKind::Hosting,
@@ -54,10 +57,11 @@ const ALL: [TrialKind; 7] = [
     TrialKind::Access,
     TrialKind::Catalog,
     TrialKind::Client,
+    TrialKind::Holds,
 ];
 
 /// Trials that are repeated with other seeds, as they take little time: each of them finds as much as a run.
-const REPEATED: [TrialKind; 3] = [TrialKind::Storage, TrialKind::Group, TrialKind::Catalog];
+const REPEATED: [TrialKind; 4] = [TrialKind::Storage, TrialKind::Group, TrialKind::Catalog, TrialKind::Holds];
 /// Repetitions, and the distance of their seeds.
 const REPETITIONS: u64 = 3;
 const SEEDS_APART: u64 = 1_000_000_000_000;
@@ -81,5 +85,6 @@ pub fn run_one(kind: TrialKind, seed: u64) -> Option<Violation> {
         TrialKind::Access => access::run(seed),
         TrialKind::Catalog => catalog::run(seed),
         TrialKind::Client => client::run(seed),
+        TrialKind::Holds => holds::run(seed),
     }
 }
