@@ -9,6 +9,7 @@
 //!        ├─► [`access`]   a tablet server that checks tokens: any call with any privileges and tokens
 //!        ├─► [`catalog`]  the masters' catalog with made-up tablet servers and clients: requests, repair, fail-overs
 //!        ├─► [`holds`]    holds on history, masters that lead in turn and servers' marks, without calls and disks
+//!        ├─► [`rpc`]      calls of a made-up service: any size and time, narrow links, retries, full queues
 //!        └─► [`client`]   the client with made-up masters and servers: retries, caches, scans, changes of ranges
 //! ```
 //!
@@ -29,6 +30,7 @@ mod holds;
 mod hosting;
 mod rot;
 mod rows;
+mod rpc;
 mod scans;
 mod serving;
 mod shape;
@@ -47,9 +49,10 @@ pub enum TrialKind {
     Catalog,
     Client,
     Holds,
+    Rpc,
 }
 
-const ALL: [TrialKind; 8] = [
+const ALL: [TrialKind; 9] = [
     TrialKind::Storage,
     TrialKind::Group,
     TrialKind::Hosting,
@@ -58,6 +61,7 @@ const ALL: [TrialKind; 8] = [
     TrialKind::Catalog,
     TrialKind::Client,
     TrialKind::Holds,
+    TrialKind::Rpc,
 ];
 
 /// Trials that are repeated with other seeds, as they take little time: each of them finds as much as a run.
@@ -86,5 +90,6 @@ pub fn run_one(kind: TrialKind, seed: u64) -> Option<Violation> {
         TrialKind::Catalog => catalog::run(seed),
         TrialKind::Client => client::run(seed),
         TrialKind::Holds => holds::run(seed),
+        TrialKind::Rpc => rpc::run(seed),
     }
 }

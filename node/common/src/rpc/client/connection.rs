@@ -294,6 +294,11 @@ impl ClientConnection {
         }
     }
 
+    /// Notes that the server is not silent: a large response may take long on a slow link.
+    fn on_partial_frame(&self) {
+        self.calls().silent_since = self.env.now().mono;
+    }
+
     fn on_frame(&self, frame: Frame) -> Result<(), String> {
         let header = ResponseHeader::decode(frame.header)
             .map_err(|error| format!("a response header cannot be decoded: {error}"))?;
@@ -392,7 +397,8 @@ async fn negotiate(
     let failed = |why: String| RpcError::network(format!("negotiation: {why}"), false);
     send(&mut stream, &negotiation.hello()).await?;
     loop {
-        let frame = read_frame(&mut stream, reader).await.map_err(|why| RpcError::network(why, false))?;
+        let frame = read_frame(&mut stream, reader, || {}).await;
+        let frame = frame.map_err(|why| RpcError::network(why, false))?;
         let mut step = match negotiation.may_block() {
             true => env.run(|| negotiation.on_frame(&frame)).await,
             false => negotiation.on_frame(&frame),
@@ -427,13 +433,18 @@ async fn send(stream: &mut Stream, bytes: &[u8]) -> Result<(), RpcError> {
     stream.flush().await.map_err(broke)
 }
 
+/// Reads the next frame; calls `on_part` whenever some of its bytes have come and others are still to come.
 async fn read_frame(
     stream: &mut (impl AsyncRead + Unpin),
     reader: &mut FrameReader,
+    on_part: impl Fn(),
 ) -> Result<Frame, String> {
     loop {
         if let Some(frame) = reader.next_frame().map_err(|error| error.to_string())? {
             return Ok(frame);
+        }
+        if reader.is_mid_frame() {
+            on_part();
         }
         let read = stream.read_buf(reader.space()).await.map_err(|error| error.to_string())?;
         if read == 0 {
@@ -450,7 +461,7 @@ async fn run(connection: Arc<ClientConnection>, stream: Stream, mut reader: Fram
     let sending = connection.send_queue.send_all(&env, None);
     let reading = async {
         loop {
-            let frame = read_frame(&mut from, &mut reader).await?;
+            let frame = read_frame(&mut from, &mut reader, || connection.on_partial_frame()).await?;
             connection.on_frame(frame)?;
         }
     };

@@ -1,0 +1,215 @@
+//! The callers of a trial: tasks that share connections, and send tracked requests again.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::sync::Mutex;
+use futures_util::future::join_all;
+use nyala_common::env::Env;
+use nyala_common::rpc::RequestIdPb;
+use nyala_common::rpc::client::{CallOptions, Proxy, RpcError};
+use sim_plan::RandomStream;
+
+use super::ledger::{CallRecord, Ledger};
+use super::order::{Method, Order};
+use super::security::TrialSecurity;
+use super::service::{FEATURE, SERVICE};
+use super::{CALLING, PORT, SERVERS, WORKERS, server_name};
+use crate::world::ProgramResult;
+
+/// A feature that the service does not have.
+const NO_FEATURE: u32 = 99;
+/// Time in which what is still on the way arrives, and servers notice that connections have ended.
+const SETTLE: Duration = Duration::from_secs(12);
+/// Attempts of a tracked request.
+const ATTEMPTS: usize = 4;
+/// Longest pause between two calls, and one in which connections become idle.
+const PAUSE_MILLIS: u64 = 2_000;
+const IDLE_MILLIS: u64 = 4_500;
+
+struct Caller {
+    env: Env,
+    ledger: Arc<Mutex<Ledger>>,
+    proxies: Arc<Vec<Proxy>>,
+    random: RandomStream,
+    client: usize,
+    /// Name as which its tracked requests are known, and the number of the last one.
+    name: String,
+    sequence: i64,
+    /// The user that servers must see.
+    user: String,
+}
+
+/// Runs a client's callers.
+pub(super) async fn run(
+    env: Env,
+    ledger: Arc<Mutex<Ledger>>,
+    security: Arc<TrialSecurity>,
+    (client, seed): (usize, u64),
+) -> ProgramResult {
+    let caller = security.client(&env, client)?;
+    let proxy =
+        |server| Proxy::new(env.clone(), format!("{}:{PORT}", server_name(server)).as_str(), caller.clone());
+    let proxies: Arc<Vec<Proxy>> = Arc::new((0..SERVERS).map(proxy).collect());
+    let worker = |number: usize| Caller {
+        env: env.clone(),
+        ledger: ledger.clone(),
+        proxies: proxies.clone(),
+        random: RandomStream::new(seed, &format!("worker {number}")),
+        client,
+        name: format!("client {client}, worker {number}"),
+        sequence: 0,
+        user: security.user(client),
+    };
+    let ended = ledger.clone();
+    join_all((0..WORKERS).map(|number| worker(number).run())).await;
+    proxies.iter().for_each(Proxy::disconnect);
+    env.sleep(SETTLE).await;
+    ended.lock().ended += WORKERS;
+    Ok(())
+}
+
+impl Caller {
+    async fn run(mut self) {
+        let began = self.env.now().mono;
+        while self.env.now().mono.since(began) < CALLING {
+            let idles = self.random.percent(2);
+            let pause = self.random.below(if idles { IDLE_MILLIS } else { PAUSE_MILLIS });
+            self.env.sleep(Duration::from_millis(pause)).await;
+            // Some calls follow each other at once.
+            for _ in 0..self.random.pick(&[1, 1, 4]) {
+                self.make_call().await;
+            }
+        }
+    }
+
+    async fn make_call(&mut self) {
+        let number = self.ledger.lock().next_number();
+        let order = Order::draw(&mut self.random, number);
+        let method = self.random.weighted(&[
+            (Method::Quick, 40),
+            (Method::Slow, 30),
+            (Method::Tracked, 25),
+            (Method::Unknown, 3),
+        ]);
+        let server = self.random.below(SERVERS as u64) as usize;
+        let needs_feature = self.random.percent(4);
+        match method {
+            Method::Tracked if self.random.percent(30) => self.make_overtaken(server, order).await,
+            Method::Tracked if !needs_feature => self.make_tracked(server, order).await,
+            Method::Tracked => {}
+            _ => {
+                let timeout = self.draw_timeout();
+                let call = self.record(server, method, order, timeout);
+                let _ = self.attempt(CallRecord { needs_feature, ..call }, None).await;
+            }
+        }
+    }
+
+    fn draw_timeout(&mut self) -> Duration {
+        Duration::from_millis(self.random.pick(&[30, 200, 1_000, 5_000, 8_000]))
+    }
+
+    fn record(&self, server: usize, method: Method, order: Order, timeout: Duration) -> CallRecord {
+        let began = self.env.now().mono;
+        CallRecord {
+            attempt: self.ledger.lock().next_number(),
+            client: self.client,
+            server,
+            method,
+            order,
+            user: self.user.clone(),
+            began,
+            deadline: began.after(timeout),
+            needs_feature: false,
+            is_stale: false,
+        }
+    }
+
+    /// Makes a call; returns true if it has been executed, or refused for good.
+    async fn attempt(&mut self, call: CallRecord, request_id: Option<RequestIdPb>) -> bool {
+        self.ledger.lock().begin(&call);
+        let features = match call.needs_feature {
+            true => vec![FEATURE, NO_FEATURE],
+            false if self.random.percent(10) => vec![FEATURE],
+            false => Vec::new(),
+        };
+        let options = CallOptions { features, request_id, ..CallOptions::default() };
+        let (text, sidecars) = (call.order.to_text(), call.order.request_sidecars());
+        let proxy = &self.proxies[call.server];
+        let name = call.method.name();
+        let outcome = proxy.call_with_sidecars(SERVICE, name, &text, sidecars, call.deadline, options).await;
+        self.ledger.lock().conclude(&call, &outcome, self.env.now().mono);
+        match &outcome {
+            Ok(_) => true,
+            Err(error) => {
+                !matches!(error, RpcError::TimedOut { .. } | RpcError::Network { .. }) && !error.is_busy()
+            }
+        }
+    }
+
+    /// Makes a tracked request until it has a reply, and perhaps once more after that.
+    async fn make_tracked(&mut self, server: usize, order: Order) {
+        self.sequence += 1;
+        let mut id = RequestIdPb {
+            client_id: self.name.clone(),
+            seq_no: self.sequence,
+            first_incomplete_seq_no: self.sequence - self.random.pick(&[0, 0, 1]),
+            attempt_no: 0,
+        };
+        let repeats = self.random.percent(20);
+        for attempt in 0..ATTEMPTS {
+            id.attempt_no = attempt as i64;
+            let timeout = self.draw_timeout();
+            let call = self.record(server, Method::Tracked, order.clone(), timeout);
+            let done = self.attempt(call, Some(id.clone())).await;
+            if done && !repeats {
+                break;
+            }
+        }
+        if self.random.percent(10) {
+            self.make_stale(server, &order, id).await;
+        }
+    }
+
+    /// Makes a tracked request that another one of its client overtakes, before it has a reply.
+    async fn make_overtaken(&mut self, server: usize, order: Order) {
+        self.sequence += 2;
+        let number = self.ledger.lock().next_number();
+        let second = Order::draw(&mut self.random, number);
+        let (one, two) = (self.sequence - 1, self.sequence);
+        let id = |seq_no, first_incomplete_seq_no, attempt_no| {
+            let client_id = self.name.clone();
+            RequestIdPb { client_id, seq_no, first_incomplete_seq_no, attempt_no }
+        };
+        // Only the second request declares those before the first one complete.
+        let (first, other, again) = (id(one, one - 1, 0), id(two, one, 0), id(one, one, 1));
+        let (short, long) = (Duration::from_millis(self.random.pick(&[20, 200])), Duration::from_secs(5));
+        let call = self.record(server, Method::Tracked, order.clone(), short);
+        self.attempt(call, Some(first)).await;
+        let pause = self.random.below(PAUSE_MILLIS / 4);
+        self.env.sleep(Duration::from_millis(pause)).await;
+        let call = self.record(server, Method::Tracked, second, long);
+        self.attempt(call, Some(other)).await;
+        let call = self.record(server, Method::Tracked, order, long);
+        self.attempt(call, Some(again)).await;
+    }
+
+    /// Declares a request complete with another one, then sends it again, as a late packet.
+    async fn make_stale(&mut self, server: usize, order: &Order, old: RequestIdPb) {
+        self.sequence += 1;
+        let (number, timeout) = (self.ledger.lock().next_number(), Duration::from_secs(5));
+        let id = RequestIdPb {
+            seq_no: self.sequence,
+            first_incomplete_seq_no: self.sequence,
+            attempt_no: 0,
+            ..old.clone()
+        };
+        let next = Order { number, ..Order::draw(&mut self.random, number) };
+        let call = self.record(server, Method::Tracked, next, timeout);
+        if self.attempt(call, Some(id)).await {
+            let call = self.record(server, Method::Tracked, order.clone(), timeout);
+            self.attempt(CallRecord { is_stale: true, ..call }, Some(old)).await;
+        }
+    }
+}

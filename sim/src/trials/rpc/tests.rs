@@ -1,0 +1,56 @@
+//! Trials of sound calls find nothing, and a wrong reply is seen.
+
+use engine::time::Instant;
+use nyala_common::rpc::client::RpcResponse;
+
+use super::ledger::CallRecord;
+use super::order::{Method, Order};
+use super::*;
+
+#[test]
+fn trials_of_sound_calls_find_nothing() {
+    for seed in 0..12 {
+        let found = run(seed).map(|found| format!("{}\n{}", found.message, found.story.join("\n")));
+        assert_eq!(found, None);
+    }
+}
+
+fn call_of(order: Order) -> CallRecord {
+    CallRecord {
+        attempt: 1,
+        client: 0,
+        server: 0,
+        method: Method::Quick,
+        order,
+        user: "client0".to_string(),
+        began: Instant(20_000_000_000),
+        deadline: Instant(28_000_000_000),
+        needs_feature: false,
+        is_stale: false,
+    }
+}
+
+#[test]
+fn the_reply_of_another_order_is_found() {
+    let mut random = RandomStream::new(1, "test");
+    let mut ledger = Ledger::draw(&mut random);
+    let call = call_of(Order::draw(&mut random, 1));
+    let own =
+        RpcResponse { message: call.order.reply_text("client0"), sidecars: call.order.reply_sidecars() };
+    ledger.begin(&call);
+    ledger.conclude(&call, &Ok(own.clone()), Instant(21_000_000_000));
+    assert_eq!(ledger.found, None);
+    let other = RpcResponse { message: own.message.replacen('1', "2", 1), ..own };
+    ledger.conclude(&call, &Ok(other), Instant(21_000_000_000));
+    let found = ledger.found.expect("the reply is not its order's");
+    assert!(found.contains("its reply begins \"2 client0"), "{found}");
+}
+
+#[test]
+fn orders_pass_as_text() {
+    let mut random = RandomStream::new(2, "test");
+    for number in 0..100 {
+        let order = Order::draw(&mut random, number);
+        assert_eq!(Order::parse(&order.to_text()), Some(order));
+    }
+}
