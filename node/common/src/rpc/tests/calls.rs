@@ -1,6 +1,7 @@
 //! Calls of well-behaved clients.
 
 use super::*;
+use crate::env::Listener;
 
 async fn echo(world: &World, connection: &ClientConnection, text: &str) -> Result<String, RpcError> {
     let deadline = world.after(1_000);
@@ -307,4 +308,40 @@ async fn a_timed_out_call_is_dropped_and_a_silent_connection_closed() {
         assert!(matches!(timed_out, RpcError::TimedOut { sent: true, .. }), "{timed_out}");
         assert_eq!(connection.is_open(), open);
     }
+}
+
+/// Accepts one connection and passes its bytes on to `to`, those of the server a few at a time.
+async fn relay_slowly(env: Env, mut listener: Box<dyn Listener>, to: SocketAddr) {
+    let (client, _) = listener.accept().await.expect("a client");
+    let deadline = env.now().mono.after(Duration::from_secs(1));
+    let server = env.net.connect(to, deadline).await.expect("it connects");
+    let (mut from_client, mut to_client) = tokio::io::split(client);
+    let (mut from_server, mut to_server) = tokio::io::split(server);
+    let answers = async {
+        let mut part = vec![0; 300 << 10];
+        loop {
+            let read = from_server.read(&mut part).await.unwrap_or(0);
+            if read == 0 || to_client.write_all(&part[..read]).await.is_err() {
+                return;
+            }
+            env.sleep(Duration::from_millis(500)).await;
+        }
+    };
+    let _ = tokio::join!(tokio::io::copy(&mut from_client, &mut to_server), answers);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_large_response_on_a_slow_link_is_no_silence() {
+    let world = World::new(RpcConfig::default()).await;
+    let listener = world.env.net.listen(SocketAddr::from(([127, 0, 0, 1], 0))).await.expect("a port");
+    let slow = listener.local_addr();
+    world.env.spawn("relay", relay_slowly(world.env.clone(), listener, world.addr));
+    let connection =
+        ClientConnection::connect(&world.env, slow, "root", world.after(5_000)).await.expect("it connects");
+    let large = world.begin(&connection, "Sidecars", "large", 60_000, CallOptions::default());
+    let held = world.begin(&connection, "Hold", "", 3_500, CallOptions::default());
+    let timed_out = held.await.expect("a reply").expect_err("held");
+    assert!(matches!(timed_out, RpcError::TimedOut { sent: true, .. }), "{timed_out}");
+    assert!(connection.is_open(), "bytes came all the time");
+    assert_eq!(text(large.await.expect("a reply")).as_deref(), Ok("large"));
 }
