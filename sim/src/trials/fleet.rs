@@ -24,7 +24,7 @@ use sim_plan::{FaultProfile, FinalRestart, Host, Plan, PlanSize};
 use crate::cluster;
 use crate::event_log::EventLog;
 use crate::net::rules::LinkEffect;
-use crate::oracle::Violation;
+use crate::oracle::{Violation, resources};
 use crate::run_observer::RunObserver;
 use crate::wire::client::{CallFailure, PlainClient};
 use crate::workload::TSERVER_PORT;
@@ -37,6 +37,8 @@ pub(super) const OPERATOR: &str = "operator";
 pub(super) const CALL: Duration = Duration::from_secs(2);
 /// Time until a server that is started serves its tablets.
 const START: Duration = Duration::from_millis(500);
+/// Time between two looks at what a server holds.
+const LOOK: Duration = Duration::from_millis(470);
 
 /// Lines that a violation's story ends with.
 const STORY: usize = 60;
@@ -336,6 +338,19 @@ impl Fleet {
         let statuses = (0..self.servers()).filter_map(|server| Some((server, self.status(server, tablet)?)));
         let leaders = statuses.filter(|(_, status)| status.role == Role::Leader);
         leaders.max_by_key(|(_, status)| status.term).map(|(server, _)| server)
+    }
+
+    /// Returns what a quiet server holds, at two looks; `None` if there is nothing.
+    pub(super) fn held_resources(&mut self) -> Option<String> {
+        let running = self.observer.running().clone();
+        let first = running.usages(&mut self.world);
+        if resources::check(&first).is_empty() {
+            return None;
+        }
+        self.pass(LOOK);
+        let second = running.usages(&mut self.world);
+        let both: Vec<_> = first.iter().zip(&second).map(|(one, other)| one.least(other)).collect();
+        resources::check(&both).into_iter().next().map(|violation| violation.message)
     }
 
     /// Reports what the invariants of replication have found.

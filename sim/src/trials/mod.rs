@@ -10,6 +10,7 @@
 //!        ├─► [`catalog`]  the masters' catalog with made-up tablet servers and clients: requests, repair, fail-overs
 //!        ├─► [`holds`]    holds on history, masters that lead in turn and servers' marks, without calls and disks
 //!        ├─► [`rpc`]      calls of a made-up service: any size and time, narrow links, retries, full queues
+//!        ├─► [`tokens`]   keys that are rotated, and tokens at servers that start: hours without calls
 //!        └─► [`client`]   the client with made-up masters and servers: retries, caches, scans, changes of ranges
 //! ```
 //!
@@ -35,6 +36,7 @@ mod scans;
 mod serving;
 mod shape;
 mod storage;
+mod tokens;
 
 use crate::oracle::Violation;
 
@@ -50,9 +52,10 @@ pub enum TrialKind {
     Client,
     Holds,
     Rpc,
+    Tokens,
 }
 
-const ALL: [TrialKind; 9] = [
+const ALL: [TrialKind; 10] = [
     TrialKind::Storage,
     TrialKind::Group,
     TrialKind::Hosting,
@@ -62,6 +65,7 @@ const ALL: [TrialKind; 9] = [
     TrialKind::Client,
     TrialKind::Holds,
     TrialKind::Rpc,
+    TrialKind::Tokens,
 ];
 
 /// Trials that are repeated with other seeds, as they take little time: each of them finds as much as a run.
@@ -91,5 +95,6 @@ pub fn run_one(kind: TrialKind, seed: u64) -> Option<Violation> {
         TrialKind::Client => client::run(seed),
         TrialKind::Holds => holds::run(seed),
         TrialKind::Rpc => rpc::run(seed),
+        TrialKind::Tokens => tokens::run(seed),
     }
 }

@@ -8,6 +8,7 @@ use engine::ids::{PeerId, TabletId};
 
 use super::CatalogTrial;
 use super::agenda::Occasion;
+use super::definition::Definition;
 use super::group::{Group, Member, Pending, Replica, ReplicaMode, short};
 use super::messages::SentCall;
 
@@ -94,7 +95,10 @@ impl CatalogTrial {
         let task = request.task;
         match &request.call {
             TserverCall::CreateTablet(_) => Some(self.create_replica(task)),
-            TserverCall::AlterSchema { version, .. } => Some(self.alter_replica(task, *version)),
+            TserverCall::AlterSchema { version, schema, table_name, extra, attributes } => {
+                let definition = Definition::new(table_name, schema, extra, attributes);
+                Some(self.alter_replica(task, *version, definition))
+            }
             TserverCall::DeleteTablet { tombstone, config_index_max, .. } => {
                 Some(self.delete_replica(task, *tombstone, *config_index_max))
             }
@@ -123,7 +127,7 @@ impl CatalogTrial {
         Ok(())
     }
 
-    fn alter_replica(&mut self, task: TaskKey, version: u32) -> Result<(), Error> {
+    fn alter_replica(&mut self, task: TaskKey, version: u32, definition: Definition) -> Result<(), Error> {
         self.find_replica(task)?;
         if !self.leads(task.server, task.tablet) {
             return Err(Error::not_ready("not the leader"));
@@ -135,7 +139,7 @@ impl CatalogTrial {
             return Err(Error::not_ready("no majority"));
         }
         let group = self.groups.get_mut(&task.tablet).expect("it has a leader");
-        group.commit_version(version);
+        group.commit_version(version, definition);
         self.acknowledge(task.tablet);
         Ok(())
     }

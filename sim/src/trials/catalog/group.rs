@@ -5,9 +5,12 @@
 use std::collections::BTreeMap;
 
 use engine::catalog::{ConsensusState, CreateTabletCall, HostPort, PeerRecord, ReportedHealth, TaskKey};
-use engine::ids::{PeerId, TabletId};
+use engine::ids::{PeerId, TableId, TabletId};
 use engine::schema::Schema;
+use engine::schema::partition::{Partition, PartitionSchema};
 use std::sync::Arc;
+
+use super::definition::Definition;
 
 /// A member of a configuration.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -44,6 +47,11 @@ pub(super) struct Group {
     pub(super) health: BTreeMap<PeerId, ReportedHealth>,
     /// The schema with which the masters have its replicas created.
     pub(super) first_schema: Arc<Schema>,
+    /// What its tablets know of the table, by version, and of their own part of it.
+    pub(super) definitions: BTreeMap<u32, Definition>,
+    pub(super) table: TableId,
+    pub(super) partition_schema: Arc<PartitionSchema>,
+    pub(super) partition: Partition,
 }
 
 /// Returns the catalog's index of a configuration.
@@ -71,6 +79,10 @@ impl Group {
             pending: None,
             health: BTreeMap::new(),
             first_schema: call.schema.clone(),
+            definitions: BTreeMap::from([(0, Definition::of(call))]),
+            table: call.table,
+            partition_schema: call.partition_schema.clone(),
+            partition: call.partition.clone(),
         }
     }
 
@@ -152,8 +164,9 @@ impl Group {
         self.configs.push((self.len, members));
     }
 
-    pub(super) fn commit_version(&mut self, version: u32) {
+    pub(super) fn commit_version(&mut self, version: u32, definition: Definition) {
         self.len += 1;
+        self.definitions.insert(version, definition);
         self.versions.push((self.len, version));
     }
 

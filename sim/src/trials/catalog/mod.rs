@@ -25,7 +25,9 @@
 mod agenda;
 mod alteration;
 mod calls;
+mod creations;
 mod ddl;
+mod definition;
 mod draws;
 mod encode;
 mod faults;
@@ -40,6 +42,7 @@ mod observe;
 mod orders;
 mod queries;
 mod quiet;
+mod rebuilding;
 mod server;
 mod servers;
 mod settings;

@@ -40,6 +40,9 @@ impl CatalogTrial {
             self.fail_over("the end", false);
             self.settle("after the last fail-over");
         }
+        if self.found.is_none() {
+            self.check_rebuilt();
+        }
     }
 
     /// Adds servers until every tablet can have all its replicas.

@@ -12,6 +12,7 @@ use engine::wal::LogEntry;
 use super::GroupTrial;
 use super::ids::{id_of, server_of};
 use super::links::{Asked, Message, ReplyTarget};
+use super::published::PublishedStatus;
 use crate::trigger::EIO;
 
 /// Percentage of reads of a log that fail once.
@@ -28,6 +29,7 @@ impl GroupTrial {
     /// Takes the effects of a server's steps: all but what its disk has to do.
     pub(super) fn settle(&mut self, server: usize) {
         let out = std::mem::take(&mut self.servers[server].out);
+        self.publish(server, out.status_changed);
         for write in &out.log {
             self.record(write);
         }
@@ -46,6 +48,18 @@ impl GroupTrial {
             self.answered(server, done);
         }
         self.check_group_state(server);
+    }
+
+    /// Publishes the status of a replica if its step says that it `has_changed`; else it must be the published one.
+    pub(super) fn publish(&mut self, server: usize, has_changed: bool) {
+        let now = self.reading(server);
+        let own = &mut self.servers[server];
+        let Some(replica) = own.running() else { return };
+        let status = PublishedStatus::of(replica.status(now));
+        let published = own.published.replace(status.clone());
+        if let Some(old) = published.filter(|old| *old != status && !has_changed) {
+            self.report(Some(format!("server {server} is {status:?}, and has published {old:?}")));
+        }
     }
 
     /// Records a change of a replica's log.

@@ -29,6 +29,7 @@ mod ledger;
 mod links;
 mod open_request;
 mod operator;
+mod published;
 mod quiet;
 mod server;
 mod step;

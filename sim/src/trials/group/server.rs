@@ -22,6 +22,7 @@ use engine::wal::Wal;
 use super::copy_state::CopyState;
 use super::ids::{TABLET, id_of, peer_of};
 use super::links::ReplyTarget;
+use super::published::PublishedStatus;
 
 /// Bytes of the page cache: few, so that pages are read again.
 const CACHE_BYTES: usize = 64 << 10;
@@ -63,6 +64,8 @@ pub(super) struct TrialServer {
     pub is_lost: bool,
     /// Index up to which it has acknowledged its log to a leader.
     pub acknowledged: u64,
+    /// The status that its replica has published since it was opened.
+    pub published: Option<PublishedStatus>,
     /// The ancient history mark, which a server derives from its clock again after a start.
     pub mark: u64,
 }
@@ -94,6 +97,7 @@ impl TrialServer {
             results: BTreeMap::new(),
             is_lost: false,
             acknowledged: 0,
+            published: None,
             mark: 0,
         }
     }
@@ -150,6 +154,7 @@ impl TrialServer {
             )));
         }
         self.open = Some((replica, wal));
+        self.published = None;
         self.begin(now);
         Ok(())
     }

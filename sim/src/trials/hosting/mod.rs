@@ -12,6 +12,7 @@
 //!
 //! *Not here:* rows, which the other trials compare, and masters.
 
+mod broken_copies;
 mod calls;
 mod disks;
 mod late_order;

@@ -96,7 +96,8 @@ impl HostingTrial {
         let _ = self.delete(order.server, TabletDataState::TabletDataTombstoned, Some(order.cas));
     }
 
-    /// Orders a copy in place of a failed replica from where no server is. It cannot begin, so it must change nothing.
+    /// Orders a copy in place of a failed replica from where no server is, perhaps as a leader of long ago would. It
+    /// cannot begin, so it must change nothing.
     pub(super) fn copy_from_nowhere(&mut self) {
         let Some(server) = (0..SERVERS).find(|at| self.has_failed(*at)) else { return };
         let before = self.files(server);
@@ -110,7 +111,7 @@ impl HostingTrial {
             tablet_id: tablet_id(),
             copy_peer_uuid: id_bytes(&NOWHERE),
             copy_peer_addr: HostPortPb { host: OPERATOR.to_string(), port: u32::from(TSERVER_PORT) },
-            caller_term: None,
+            caller_term: self.random.pick(&[None, Some(0)]),
         };
         let reply: Result<StartTabletCopyResponsePb, _> =
             self.fleet.call(server, (CONSENSUS, "StartTabletCopy"), request);
@@ -138,6 +139,11 @@ impl HostingTrial {
             log: names(&wal, &wal_dir(TABLET)),
             rows: names(&data, &data_dir(TABLET)),
         }
+    }
+
+    /// Returns the state of a server's replica by its superblock.
+    pub(super) fn stored_state(&mut self, server: usize) -> Option<DataState> {
+        self.files(server).superblock.map(|superblock| superblock.data_state)
     }
 
     /// Returns true if a server's disks have nothing of the tablet.

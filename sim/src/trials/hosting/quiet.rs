@@ -10,7 +10,6 @@ use nyala_proto::kudu::tablet::TabletDataState;
 
 use super::{HostingTrial, MEMBERS, SERVERS};
 use crate::cluster::{COPY_IDLE, DATA_DIR, WAL_DIR};
-use crate::oracle::resources;
 use crate::trials::fleet::host;
 use crate::world::World;
 
@@ -45,16 +44,22 @@ impl HostingTrial {
                 self.restart_failed();
             }
         }
+        let states = self.show_all();
+        self.fleet.report(format!("the group is not whole again without faults: {states}"));
+    }
+
+    fn show_all(&self) -> String {
         let states: Vec<String> = (0..SERVERS).map(|server| self.show(server)).collect();
-        self.fleet.report(format!("the group is not whole again without faults: {}", states.join("; ")));
+        states.join("; ")
     }
 
     /// Reports what servers still hold after the time for which they keep what died.
     fn check_resources(&mut self) {
         self.fleet.pass(COPY_IDLE + ROUND * 20);
-        let usages = self.fleet.observer.running().clone().usages(&mut self.fleet.world);
-        let held = resources::check(&usages).into_iter().next();
-        held.into_iter().for_each(|violation| self.fleet.report(violation.message));
+        if let Some(held) = self.fleet.held_resources() {
+            let states = self.show_all();
+            self.fleet.report(format!("{held}: {states}"));
+        }
     }
 
     pub(super) fn disks(&mut self, server: usize) -> [MemDisk; 2] {

@@ -24,6 +24,8 @@ pub(super) enum Step {
     CopyFromNowhere,
     /// The source of a copy dies, or the disk fails within it.
     BreakCopy,
+    /// A copy over a failed replica breaks off, and what it leaves is asked for its vote.
+    BreakCopyOverFailed,
     Kill,
     PowerCut,
     Restart,
@@ -47,6 +49,7 @@ pub(super) fn draw(random: &mut RandomStream) -> Step {
         (Step::LateDelete, 10),
         (Step::CopyFromNowhere, 8),
         (Step::BreakCopy, 10),
+        (Step::BreakCopyOverFailed, 5),
         (Step::Kill, 2),
         (Step::PowerCut, 2),
         (Step::Restart, 10),
@@ -75,6 +78,7 @@ impl HostingTrial {
             Step::LateDelete => self.delete_late(),
             Step::CopyFromNowhere => self.copy_from_nowhere(),
             Step::BreakCopy => self.break_copy(),
+            Step::BreakCopyOverFailed => self.break_copy_over_failed(),
             Step::Kill => self.fleet.kill(server),
             Step::PowerCut => self.fleet.cut_power(server),
             Step::Restart => self.fleet.restart(server),

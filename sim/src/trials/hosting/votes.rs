@@ -35,6 +35,17 @@ impl HostingTrial {
         self.delete_some_failed(&status);
         let idle = (0..SERVERS).find(|at| self.fleet.up[*at] && self.replica(*at).is_none());
         let to = idle.unwrap_or(server);
+        self.ask_for_vote(&status, to);
+    }
+
+    /// Asks a server for its vote in the newest leader's term.
+    pub(super) fn ask_in_newest_term(&mut self, server: usize) {
+        if let Some(status) = self.leader().and_then(|leader| self.status(leader)) {
+            self.ask_for_vote(&status, server);
+        }
+    }
+
+    fn ask_for_vote(&mut self, status: &RaftStatus, to: usize) {
         let index = status.last.index.saturating_sub(self.random.below(BEHIND));
         let request = vote_to_pb(&VoteRequest {
             tablet: TABLET,

@@ -8,19 +8,22 @@ use futures_util::future::join_all;
 use nyala_common::env::Env;
 use nyala_common::rpc::RequestIdPb;
 use nyala_common::rpc::client::{CallOptions, Proxy, RpcError};
+use nyala_common::security::RpcCaller;
 use sim_plan::RandomStream;
 
 use super::ledger::{CallRecord, Ledger};
 use super::order::{Method, Order};
 use super::security::TrialSecurity;
 use super::service::{FEATURE, SERVICE};
-use super::{CALLING, PORT, SERVERS, WORKERS, server_name};
+use super::{CALLING, SERVERS, WORKERS};
 use crate::world::ProgramResult;
 
 /// A feature that the service does not have.
 const NO_FEATURE: u32 = 99;
 /// Time in which what is still on the way arrives, and servers notice that connections have ended.
 const SETTLE: Duration = Duration::from_secs(12);
+/// Percentage of pauses after which a client connects with an expired token.
+const RELOGIN: u64 = 5;
 /// Attempts of a tracked request.
 const ATTEMPTS: usize = 4;
 /// Longest pause between two calls, and one in which connections become idle.
@@ -38,6 +41,8 @@ struct Caller {
     sequence: i64,
     /// The user that servers must see.
     user: String,
+    caller: RpcCaller,
+    security: Arc<TrialSecurity>,
 }
 
 /// Runs a client's callers.
@@ -48,9 +53,7 @@ pub(super) async fn run(
     (client, seed): (usize, u64),
 ) -> ProgramResult {
     let caller = security.client(&env, client)?;
-    let proxy =
-        |server| Proxy::new(env.clone(), format!("{}:{PORT}", server_name(server)).as_str(), caller.clone());
-    let proxies: Arc<Vec<Proxy>> = Arc::new((0..SERVERS).map(proxy).collect());
+    let proxies = security.proxies(&env, &caller);
     let worker = |number: usize| Caller {
         env: env.clone(),
         ledger: ledger.clone(),
@@ -60,6 +63,8 @@ pub(super) async fn run(
         name: format!("client {client}, worker {number}"),
         sequence: 0,
         user: security.user(client),
+        caller: caller.clone(),
+        security: security.clone(),
     };
     let ended = ledger.clone();
     join_all((0..WORKERS).map(|number| worker(number).run())).await;
@@ -76,6 +81,9 @@ impl Caller {
             let idles = self.random.percent(2);
             let pause = self.random.below(if idles { IDLE_MILLIS } else { PAUSE_MILLIS });
             self.env.sleep(Duration::from_millis(pause)).await;
+            if self.random.percent(RELOGIN) {
+                self.connect_with_old_token().await;
+            }
             // Some calls follow each other at once.
             for _ in 0..self.random.pick(&[1, 1, 4]) {
                 self.make_call().await;
@@ -106,6 +114,27 @@ impl Caller {
         }
     }
 
+    /// Gets an expired token, and connects to all servers at once: each refuses it, and the client falls back to its
+    /// own credentials.
+    async fn connect_with_old_token(&mut self) {
+        if !self.security.renew_expired(&self.caller, self.client) {
+            return;
+        }
+        let shared = std::mem::replace(&mut self.proxies, self.security.proxies(&self.env, &self.caller));
+        let calls: Vec<CallRecord> = (0..SERVERS).map(|server| self.small_call(server)).collect();
+        let this = &*self;
+        join_all(calls.into_iter().map(|call| this.exchange(call, None, Vec::new()))).await;
+        self.proxies.iter().for_each(Proxy::disconnect);
+        self.proxies = shared;
+    }
+
+    fn small_call(&mut self, server: usize) -> CallRecord {
+        let number = self.ledger.lock().next_number();
+        let order = Order::draw(&mut self.random, number);
+        let order = Order { reply: 1, filling: 1, sidecars: Vec::new(), attached: Vec::new(), ..order };
+        self.record(server, Method::Slow, order, Duration::from_secs(8))
+    }
+
     fn draw_timeout(&mut self) -> Duration {
         Duration::from_millis(self.random.pick(&[30, 200, 1_000, 5_000, 8_000]))
     }
@@ -128,12 +157,16 @@ impl Caller {
 
     /// Makes a call; returns true if it has been executed, or refused for good.
     async fn attempt(&mut self, call: CallRecord, request_id: Option<RequestIdPb>) -> bool {
-        self.ledger.lock().begin(&call);
         let features = match call.needs_feature {
             true => vec![FEATURE, NO_FEATURE],
             false if self.random.percent(10) => vec![FEATURE],
             false => Vec::new(),
         };
+        self.exchange(call, request_id, features).await
+    }
+
+    async fn exchange(&self, call: CallRecord, request_id: Option<RequestIdPb>, features: Vec<u32>) -> bool {
+        self.ledger.lock().begin(&call);
         let options = CallOptions { features, request_id, ..CallOptions::default() };
         let (text, sidecars) = (call.order.to_text(), call.order.request_sidecars());
         let proxy = &self.proxies[call.server];

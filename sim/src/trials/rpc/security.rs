@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use engine::error::Result;
 use nyala_common::env::Env;
+use nyala_common::rpc::client::Proxy;
 use nyala_common::security::pki::{CertAuthority, CertRequest, CertValidity};
 use nyala_common::security::tls::{draw_key, draw_serial};
 use nyala_common::security::token::{TokenConfig, TokenKey, TokenKeyring, TokenSigner};
@@ -14,7 +15,7 @@ use nyala_common::security::{
 };
 use sim_plan::RandomStream;
 
-use super::{CLIENTS, client_name, server_name};
+use super::{CLIENTS, PORT, SERVERS, client_name, server_name};
 
 /// User that tokens name.
 const TOKEN_USER: &str = "tina";
@@ -106,6 +107,20 @@ impl TrialSecurity {
             own.set_token(token);
         }
         Ok(RpcCaller::secure(&client_name(client), Arc::new(own)))
+    }
+
+    /// Returns unconnected proxies to all servers.
+    pub(super) fn proxies(&self, env: &Env, caller: &RpcCaller) -> Arc<Vec<Proxy>> {
+        let address = |server| format!("{}:{PORT}", server_name(server));
+        let proxy = |server| Proxy::new(env.clone(), address(server).as_str(), caller.clone());
+        Arc::new((0..SERVERS).map(proxy).collect())
+    }
+
+    /// Gives a client an expired token, if it is one that comes with those.
+    pub(super) fn renew_expired(&self, caller: &RpcCaller, client: usize) -> bool {
+        let is_expired = self.clients[client] == Credentials::ExpiredToken;
+        let security = caller.security().filter(|_| is_expired);
+        security.inspect(|security| security.set_token(self.token(EXPIRED))).is_some()
     }
 
     fn token(&self, age: i64) -> nyala_proto::kudu::security::SignedTokenPb {

@@ -38,7 +38,7 @@ use node::tserver::TserverConfig;
 use sim_plan::tables::ModelTable;
 use sim_plan::{Host, Plan, RandomStream};
 
-use self::limits::{COPY_IDLE, SCANNER_CHECK, SCANNER_TTL};
+use self::limits::{COPY_IDLE, PENDING_BYTES, SCANNER_CHECK, SCANNER_TTL};
 use self::masters::{MASTERS, Masters};
 use self::server_space::{DATA, Directories, RESERVES};
 use self::tablet_case::TabletCase;
@@ -95,6 +95,7 @@ fn config_of(plan: &Plan, host: Host) -> TserverConfig {
     TserverConfig {
         copy: CopyConfig { idle_timeout: COPY_IDLE, ..config.copy },
         data_dirs: DATA.map(str::to_string).to_vec(),
+        replica_pending_bytes_max: PENDING_BYTES,
         reserves: RESERVES,
         scanner_ttl_ms: SCANNER_TTL.as_millis() as u64,
         scanner_check_interval_ms: SCANNER_CHECK.as_millis() as u64,

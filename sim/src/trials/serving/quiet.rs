@@ -13,7 +13,6 @@ use super::masters::Condition;
 use super::tablet_case::TabletCase;
 use super::{HEARTBEAT, SERVERS, SIZES, ServingTrial};
 use crate::cluster::COPY_IDLE;
-use crate::oracle::resources;
 
 /// Rounds until every tablet has all replicas and a leader.
 const ROUNDS: u32 = 60;
@@ -163,8 +162,7 @@ impl ServingTrial {
 
     /// Reports what servers still hold.
     fn check_resources(&mut self) {
-        let running = self.fleet.observer.running().clone();
-        let held = resources::check(&running.usages(&mut self.fleet.world)).into_iter().next();
-        held.into_iter().for_each(|violation| self.fleet.report(violation.message));
+        let held = self.fleet.held_resources();
+        held.into_iter().for_each(|held| self.fleet.report(held));
     }
 }

@@ -18,6 +18,9 @@ use crate::world::World;
 const BATCH: Duration = Duration::from_millis(1_300);
 /// Time after which an unused scanner is gone.
 const GONE: Duration = Duration::from_secs(3);
+/// Percentage of batches before which the server has no memory for a reply, and most replies that take it.
+const SHORT_PERCENT: u64 = 30;
+const RESERVATIONS_MAX: usize = 10_000;
 /// Most batches of a scan.
 const BATCHES_MAX: u32 = 3;
 
@@ -74,6 +77,9 @@ impl ServingTrial {
     /// Reads batches. Returns the scan if it has more.
     fn read_slowly(&mut self, mut scan: OpenScan) -> Option<OpenScan> {
         for _ in 0..BATCHES_MAX {
+            if self.random.percent(SHORT_PERCENT) {
+                self.ask_without_memory(&mut scan);
+            }
             let used = std::mem::replace(&mut scan.used, self.fleet.world.now() + BATCH);
             match self.next_batch(&mut scan) {
                 Ok(true) => {}
@@ -88,6 +94,19 @@ impl ServingTrial {
             }
         }
         Some(scan)
+    }
+
+    /// Asks for a batch while the server has no memory for its reply. The scanner stays where it is.
+    fn ask_without_memory(&mut self, scan: &mut OpenScan) {
+        let Some(running) = self.fleet.running(scan.server) else { return };
+        let reserve = || running.memory.reserve_reply().ok();
+        let held: Vec<_> = std::iter::from_fn(reserve).take(RESERVATIONS_MAX).collect();
+        let next = scan.next;
+        let reply = self.next_batch(scan);
+        self.fleet.note(format!("a batch with {} replies reserved: {reply:?}", held.len()));
+        if matches!(reply, Err(CallFailure::NotNow(_))) {
+            scan.next = next;
+        }
     }
 
     /// Returns true if there are more batches.

@@ -1,5 +1,7 @@
 //! The operator's tablets: created, written, altered and deleted.
 
+use std::time::Duration;
+
 use bytes::Bytes;
 use engine::disk::mem::MemDisk;
 use engine::ids::TabletId;
@@ -17,11 +19,11 @@ use super::server_space::DATA;
 use super::tablet_case::TabletCase;
 use super::{BEGINNING, SERVERS, ServingTrial, tablet_of};
 use crate::cluster::WAL_DIR;
-use crate::trials::fleet::host;
+use crate::trials::fleet::{OneCall, host};
 use crate::trials::rows::TrialRows;
 use crate::trials::{draw, shape};
 use crate::trigger::EIO;
-use crate::wire::client::{ADMIN, TSERVER, text_of};
+use crate::wire::client::{ADMIN, CallFailure, TSERVER, text_of};
 use crate::wire::schema;
 use crate::world::World;
 
@@ -215,6 +217,24 @@ impl ServingTrial {
         if written && full || !written && !full && alone && self.fleet.is_connected() {
             self.fleet.report(format!("a write at {leader}, whose directory is full: {full}: {refused:?}"));
         }
+    }
+
+    /// Writes rows twice at the same time, so that the pending writes of the tablet may be too many.
+    pub(super) fn write_many(&mut self) {
+        let Some((at, leader)) = self.led_tablet() else { return };
+        let case = self.tablets[at].clone();
+        let (one, other) = (self.rows(&case), self.rows(&case));
+        let call = |request| OneCall { server: leader, service: TSERVER, method: "Write", request };
+        let replies = self.fleet.call_both::<_, WriteResponsePb, _, WriteResponsePb>(
+            call(one),
+            Duration::ZERO,
+            call(other),
+        );
+        let shown = |reply: Result<WriteResponsePb, CallFailure>| {
+            reply.map(|reply| reply.error.map(|error| text_of(&error.status)))
+        };
+        let refused = replies.map(|(one, other)| (shown(one), shown(other)));
+        self.fleet.note(format!("two writes of {at} at {leader}: {refused:?}"));
     }
 
     /// Returns a write of drawn rows.

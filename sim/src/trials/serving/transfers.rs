@@ -52,6 +52,10 @@ impl ServingTrial {
         }
         let expected = if deaf { leader } else { to };
         let is_right = now == Some(expected) || deaf && now == Some(to);
+        let status = self.fleet.status(leader, case.id);
+        if status.is_some_and(|status| status.transferring) {
+            self.fleet.report(format!("{leader} still transfers its leadership of {at}"));
+        }
         if matches!(refused, Ok(None)) && !is_right {
             let what = format!("leadership went from {leader} to {now:?}, and the operator named {to}");
             self.fleet.report(what);
