@@ -96,13 +96,7 @@ impl HistoryHolds {
     /// # Errors
     /// `Invalid` if the snapshot is too old to be held, `NotReady` if this master does not lead, `Throttled` if there
     /// are too many holds.
-    pub fn hold(
-        &self,
-        now: ClockReading,
-        table: TableId,
-        holder: &str,
-        timestamp: Timestamp,
-    ) -> Result<()> {
+    pub fn hold(&self, now: ClockReading, table: TableId, holder: &str, timestamp: Timestamp) -> Result<()> {
         let age = Duration::from_micros(now.wall.micros.saturating_sub(timestamp.micros()));
         if age > self.limits.max_age {
             return Err(Error::invalid(format!(

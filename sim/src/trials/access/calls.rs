@@ -21,7 +21,7 @@ use sim_plan::tables::{ColumnSpec, ModelTable};
 use super::names::{CALLER, SERVER, SUPERUSER};
 use super::rights::{ReadShape, Rights};
 use super::tokens::{Issuer, TokenKind};
-use super::verdict::{Verdict, expect, verdict};
+use super::verdict::{self, Verdict, expect, verdict};
 use crate::model::{ColNo, Condition, draws};
 use crate::trials::rows::TrialRows;
 use crate::trials::{draw, shape};
@@ -289,7 +289,9 @@ impl AccessCalls {
         let error = |reply: &ScanResponsePb| reply.error.as_ref().map(|error| text_of(&error.status));
         let told = verdict(reply, error)?;
         let allowed = rights.may_read(&self.table, &shape);
-        expect(kind, allowed, shape.outcome(), told, || format!("a scan of {shape:?} with {rights:?}"))?;
+        expect(kind, allowed, verdict::allowed(&shape), told, || {
+            format!("a scan of {shape:?} with {rights:?}")
+        })?;
         match scanner {
             Some(scanner) => self.continue_as_other(scanner).await,
             None => Ok(()),
@@ -352,6 +354,8 @@ impl AccessCalls {
         let error = |reply: &ChecksumResponsePb| reply.error.as_ref().map(|error| text_of(&error.status));
         let told = verdict(reply, error)?;
         let allowed = rights.may_read(&self.table, &shape);
-        expect(kind, allowed, shape.outcome(), told, || format!("a checksum of {shape:?} with {rights:?}"))
+        expect(kind, allowed, verdict::allowed(&shape), told, || {
+            format!("a checksum of {shape:?} with {rights:?}")
+        })
     }
 }

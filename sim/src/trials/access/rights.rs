@@ -7,7 +7,6 @@ use sim_plan::RandomStream;
 use sim_plan::client_ops::WriteKind;
 use sim_plan::tables::ModelTable;
 
-use super::verdict::Verdict;
 use crate::model::ColNo;
 
 /// Rights on a table.
@@ -34,13 +33,6 @@ pub(super) struct ReadShape {
     pub uses_keys: bool,
     /// True for a diff scan, which returns every change of a row.
     pub tells_changes: bool,
-}
-
-impl ReadShape {
-    /// Returns the outcome of the read if its caller may read.
-    pub(super) fn outcome(&self) -> Verdict {
-        if self.old_form.is_empty() { Verdict::Done } else { Verdict::NotSupported }
-    }
 }
 
 impl Rights {

@@ -3,6 +3,7 @@
 use nyala_common::rpc::RpcErrorCodePb;
 use nyala_common::rpc::client::{RpcError, RpcResponse};
 
+use super::rights::ReadShape;
 use super::tokens::TokenKind;
 
 /// The outcome of a call.
@@ -38,6 +39,11 @@ pub(super) fn verdict<R>(
         Err(RpcError::Remote { code: RpcErrorCodePb::ErrorUnavailable, .. }) => Ok(Verdict::Unavailable),
         Err(error) => Err(error.to_string()),
     }
+}
+
+/// Returns the verdict on a read whose caller may read.
+pub(super) fn allowed(shape: &ReadShape) -> Verdict {
+    if shape.old_form.is_empty() { Verdict::Done } else { Verdict::NotSupported }
 }
 
 /// Compares the outcome of a call with the documents; `done` is the outcome of one that is allowed.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use engine::catalog::{CreateTabletCall, ExtraConfig};
 use engine::schema::Schema;
 
-/// What a tablet knows of its table as of a version.
+/// A table as its tablet knows it, as of a version.
 #[derive(Debug, Clone)]
 pub(super) struct Definition {
     pub(super) name: String,

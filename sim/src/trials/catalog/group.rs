@@ -47,7 +47,7 @@ pub(super) struct Group {
     pub(super) health: BTreeMap<PeerId, ReportedHealth>,
     /// The schema with which the masters have its replicas created.
     pub(super) first_schema: Arc<Schema>,
-    /// What its tablets know of the table, by version, and of their own part of it.
+    /// The table as its replicas know it, by version, and their part of it.
     pub(super) definitions: BTreeMap<u32, Definition>,
     pub(super) table: TableId,
     pub(super) partition_schema: Arc<PartitionSchema>,

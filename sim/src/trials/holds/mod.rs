@@ -1,4 +1,4 @@
-//! A trial of holds on history: readers of old snapshots, masters that lead in turn, and tablet servers that drop history.
+//! A trial of holds on history: readers of old snapshots, masters that lead in turn, and servers that drop history.
 //!
 //! ```text
 //!   reader ── hold at T, again each second ──► leading master ── list, may be late or lost ──► tablet server
@@ -11,18 +11,18 @@
 //!
 //! *Not here:* the garbage collection that follows the mark, and scans at the snapshot.
 
+mod master;
 mod reader;
 mod server;
+mod settings;
 
-use std::time::Duration;
-
-use engine::ids::{TableId, Uuid};
-use engine::time::{ClockReading, Instant, WallTime};
-use node::master::{HistoryHolds, HoldLimits};
+use node::master::HistoryHolds;
 use sim_plan::RandomStream;
 
+use self::master::Master;
 use self::reader::Reader;
 use self::server::Server;
+use self::settings::{AGE, LEASE, LIMITS, SKEW, TABLES, clock, draw_error, table_of};
 use crate::oracle::Violation;
 
 /// Name of this oracle.
@@ -31,33 +31,15 @@ const NAME: &str = "holds trial";
 const MASTERS: usize = 3;
 const SERVERS: usize = 3;
 const READERS: usize = 4;
-const TABLES: u64 = 2;
 /// Seconds of a trial, before its quiet end and in it.
 const SECONDS: u64 = 240;
 const END_SECONDS: u64 = 30;
-/// Seconds since 1970 at which it begins.
-const BEGINNING: u64 = 1_000_000;
-/// Age of history in seconds, longer than which readers hold it.
-const AGE: u64 = 20;
-const LIMITS: HoldLimits =
-    HoldLimits { lease: Duration::from_secs(LEASE), max_age: Duration::from_secs(MAX_AGE) };
-const LEASE: u64 = 6;
-const MAX_AGE: u64 = 120;
-/// Largest error of a clock in seconds, and the longest delay of a list.
-const SKEW: u64 = 2;
+/// Longest delay of a list in seconds.
 const DELAY: u64 = 3;
 /// Percentage of seconds in which the leader fails, another master is elected, and a server restarts.
 const FAIL: u64 = 5;
 const ELECT: u64 = 25;
 const RESTART: u64 = 1;
-
-struct Master {
-    holds: HistoryHolds,
-    /// Difference of its clock to the true time, in seconds.
-    error: i64,
-    /// True if it has not noticed that it leads no more.
-    believes: bool,
-}
 
 struct HoldsTrial {
     random: RandomStream,
@@ -77,21 +59,6 @@ pub(super) fn run(seed: u64) -> Option<Violation> {
     let what = trial.play().err()?;
     let story = trial.story.split_off(trial.story.len().saturating_sub(20)).join("\n  ");
     Some(Violation::new(NAME, format!("seed {seed}: {what}\n  {story}")))
-}
-
-fn table_of(number: u64) -> TableId {
-    Uuid([number as u8 + 1; 16])
-}
-
-/// Returns a clock with this error after `now` seconds.
-fn clock(now: u64, error: i64) -> ClockReading {
-    let micros = (BEGINNING + now).saturating_add_signed(error) * 1_000_000;
-    ClockReading { mono: Instant(now * 1_000_000_000), wall: WallTime { micros, error_micros: 0 } }
-}
-
-/// Draws the error of a clock.
-fn draw_error(random: &mut RandomStream) -> i64 {
-    random.below(2 * SKEW + 1) as i64 - SKEW as i64
 }
 
 impl HoldsTrial {

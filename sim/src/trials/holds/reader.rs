@@ -4,7 +4,8 @@ use engine::ids::TableId;
 use engine::time::Timestamp;
 use sim_plan::RandomStream;
 
-use super::{AGE, LEASE, MAX_AGE, Master, SKEW, TABLES, clock, table_of};
+use super::master::Master;
+use super::settings::{AGE, LEASE, MAX_AGE, SKEW, TABLES, clock, table_of};
 
 /// Percentage of seconds in which a reader begins, ends, and dies without a word.
 const BEGIN: u64 = 10;
@@ -41,7 +42,7 @@ impl Reader {
         self.reads = None;
     }
 
-    /// Begins, ends or goes on to read; returns what it does, unless it only goes on.
+    /// Begins, ends or continues to read; returns what it does, unless it only continues.
     pub(super) fn step(
         &mut self,
         random: &mut RandomStream,
@@ -90,7 +91,7 @@ impl Reader {
         match (held, age > MAX_AGE * 1_000_000) {
             (Ok(()), false) => {
                 let is_first = read.accepted.replace(now).is_none();
-                // A leader was missing for so long that the snapshot may be dropped before the first hold.
+                // Without a leader for longer, the snapshot may be dropped before the first hold.
                 let is_old = age > (AGE - 2 * SKEW) * 1_000_000;
                 if is_first && is_old {
                     self.fail();

@@ -7,7 +7,7 @@ use engine::time::Timestamp;
 use node::tserver::held_history::HeldHistory;
 use nyala_proto::kudu::master::{NyalaHistoryHoldsPb, TsHeartbeatResponsePb};
 
-use super::{AGE, TABLES, clock, table_of};
+use super::settings::{AGE, TABLES, clock, table_of};
 
 pub(super) struct Server {
     held: HeldHistory,

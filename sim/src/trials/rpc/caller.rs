@@ -15,7 +15,7 @@ use super::ledger::{CallRecord, Ledger};
 use super::order::{Method, Order};
 use super::security::TrialSecurity;
 use super::service::{FEATURE, SERVICE};
-use super::{CALLING, SERVERS, WORKERS};
+use super::settings::{CALLING, SERVERS, WORKERS};
 use crate::world::ProgramResult;
 
 /// A feature that the service does not have.
@@ -155,7 +155,7 @@ impl Caller {
         }
     }
 
-    /// Makes a call; returns true if it has been executed, or refused for good.
+    /// Makes a call; returns true if it has been executed, or refused permanently.
     async fn attempt(&mut self, call: CallRecord, request_id: Option<RequestIdPb>) -> bool {
         let features = match call.needs_feature {
             true => vec![FEATURE, NO_FEATURE],

@@ -1,4 +1,4 @@
-//! The state behind all servers and callers of a trial, and the judgement of each call.
+//! The state behind all servers and callers of a trial, and the check of each call.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,8 +10,8 @@ use nyala_common::rpc::client::{RpcError, RpcResponse};
 use nyala_common::rpc::server::RpcHandle;
 use sim_plan::RandomStream;
 
-use super::SERVERS;
 use super::order::{Method, Order};
+use super::settings::SERVERS;
 
 /// Time after a disturbance until all connections are whole again: silence is noticed, segments are sent again.
 const RECOVERY: Duration = Duration::from_secs(8);
@@ -205,7 +205,7 @@ impl Ledger {
         self.presences.push(Presence { server, client, attempt, began: call.began, ended: None });
     }
 
-    /// Judges the outcome of a call.
+    /// Checks the outcome of a call.
     pub(super) fn conclude(
         &mut self,
         call: &CallRecord,
@@ -218,7 +218,7 @@ impl Ledger {
         };
         let (method, number) = (call.method.name(), call.order.number);
         self.note(now, format!("client {}, server {}: {method} {number}: {told}", call.client, call.server));
-        if let Err(wrong) = self.judge(call, outcome, now) {
+        if let Err(wrong) = self.check(call, outcome, now) {
             let order = Order { filling: 0, ..call.order.clone() };
             let since = call.began.0 as f64 / 1e9;
             self.report(format!("{method} of client {} at {since:.4} s: {wrong}; {order:?}", call.client));
@@ -231,7 +231,7 @@ impl Ledger {
         self.presences.retain(|presence| presence.ended.is_none_or(|(at, _)| now.since(at) < LINGERS * 2));
     }
 
-    fn judge(
+    fn check(
         &self,
         call: &CallRecord,
         outcome: &Result<RpcResponse<String>, RpcError>,
@@ -247,7 +247,7 @@ impl Ledger {
             }
             Ok(response) => check_reply(call, response),
             Err(RpcError::Remote { code, unsupported_features, .. }) => {
-                self.judge_refusal(call, *code, unsupported_features, now)
+                self.check_refusal(call, *code, unsupported_features, now)
             }
             Err(RpcError::Malformed { message }) => Err(format!("the reply is malformed: {message}")),
             Err(RpcError::TimedOut { sent, .. }) => {
@@ -276,8 +276,8 @@ impl Ledger {
         }
     }
 
-    /// Judges an error that the server has sent.
-    fn judge_refusal(
+    /// Checks an error that the server has sent.
+    fn check_refusal(
         &self,
         call: &CallRecord,
         code: RpcErrorCodePb,
@@ -331,7 +331,7 @@ impl Ledger {
         call.began > self.disturbed && call.began.since(self.disturbed) >= RECOVERY
     }
 
-    /// Checks that servers are at rest.
+    /// Checks that servers have nothing left to do.
     pub(super) fn check_end(&mut self) {
         for server in 0..SERVERS {
             let Some(handle) = self.servers[server].handle.clone() else { continue };

@@ -1,9 +1,9 @@
-//! A trial of calls: servers of a made-up service, and callers that judge every reply.
+//! A trial of calls: servers of a made-up service, and callers that check every reply.
 //!
 //! ```text
-//!   callers: orders of any size and time ── Proxy ── SimNet: narrow, lossy, cut ── RpcServer ──► service: executes orders
-//!      │  several calls of a connection, retries of tracked ones                                     │ at most once?
-//!      └──────────── every reply, error and time is right by the [`ledger`] ◄────────────────────────┘ in time?
+//!   callers: orders of any size and time ── Proxy ── SimNet: narrow, cut ── RpcServer ──► service: executes orders
+//!      │  several calls of a connection, retries of tracked ones                              │ at most once?
+//!      └──────────── every reply, error and time is right by the [`ledger`] ◄─────────────────┘ in time?
 //! ```
 //!
 //! In a run, few messages fill a window, few queues overflow, and what a client hides by its retries stays unseen.
@@ -22,6 +22,7 @@ mod ledger;
 mod order;
 mod security;
 mod service;
+mod settings;
 mod step;
 
 use std::sync::Arc;
@@ -29,10 +30,11 @@ use std::time::Duration;
 
 use engine::disk::mem::DiskCost;
 use engine::sync::Mutex;
-use sim_plan::{Host, NetworkSpec, RandomStream};
+use sim_plan::{NetworkSpec, RandomStream};
 
 use self::ledger::Ledger;
 use self::security::TrialSecurity;
+use self::settings::{CLIENTS, DISTURBED, END, SERVERS, WORKERS, client_name, server_name};
 use crate::event_log::EventLog;
 use crate::oracle::Violation;
 use crate::world::keyed::KeyedWorld;
@@ -41,16 +43,6 @@ use crate::world::{HostProgram, LinkRuleId, StopReason, World};
 /// Name of this oracle.
 const NAME: &str = "rpc trial";
 
-const SERVERS: usize = 2;
-const CLIENTS: usize = 2;
-/// Tasks of a client that call at the same time.
-const WORKERS: usize = 4;
-/// Port of the service.
-const PORT: u16 = 7000;
-/// Time until which disturbances happen, calls begin, and all of them have ended.
-const DISTURBED: Duration = Duration::from_secs(20);
-const CALLING: Duration = Duration::from_secs(32);
-const END: Duration = Duration::from_secs(60);
 /// Lines that a violation's story ends with.
 const STORY: usize = 40;
 
@@ -72,14 +64,6 @@ pub(super) fn run(seed: u64) -> Option<Violation> {
     let from = ledger.story.len().saturating_sub(STORY);
     let story = ledger.story.split_off(from);
     Some(Violation { oracle: NAME, message: format!("seed {seed}: {what}"), story })
-}
-
-fn server_name(server: usize) -> String {
-    Host::Tserver(server as u8).name()
-}
-
-fn client_name(client: usize) -> String {
-    format!("client{client}")
 }
 
 /// Draws a network: some are narrow, so that windows and send queues are full often.

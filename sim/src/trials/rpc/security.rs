@@ -15,14 +15,14 @@ use nyala_common::security::{
 };
 use sim_plan::RandomStream;
 
-use super::{CLIENTS, PORT, SERVERS, client_name, server_name};
+use super::settings::{CLIENTS, PORT, SERVERS, client_name, server_name};
 
 /// User that tokens name.
 const TOKEN_USER: &str = "tina";
 /// Age in seconds of a token that has expired long ago.
 const EXPIRED: i64 = 1_000_000;
 
-/// What a client has.
+/// Credentials of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Credentials {
     /// Only a name, no TLS.

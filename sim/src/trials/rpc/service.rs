@@ -11,19 +11,18 @@ use nyala_common::rpc::server::RpcServer;
 use nyala_common::rpc::{Call, MethodInfo, Reply, RpcConfig, RpcErrorCodePb, Service};
 use nyala_common::security::acl::MethodRole;
 
-use super::PORT;
 use super::ledger::Ledger;
 use super::order::Order;
 use super::security::TrialSecurity;
+use super::settings::{GRACE, PORT};
 use crate::world::ProgramResult;
 
 pub(super) const SERVICE: &str = "trial.Service";
 /// The only feature that the service has.
 pub(super) const FEATURE: u32 = 3;
 const METHODS: [MethodInfo; 3] = [method("Quick", false), method("Slow", false), method("Tracked", true)];
-/// Time between two looks whether the server has to stop, and time in which calls may end then.
+/// Time between two looks whether the server has to stop.
 const LOOK: Duration = Duration::from_millis(20);
-pub(super) const GRACE: Duration = Duration::from_millis(300);
 /// Bytes of replies that wait for a peer above which a connection reads no more.
 const UNSENT: usize = 100_000;
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use sim_plan::faults::CallPart;
 
-use super::service::GRACE;
-use super::{CLIENTS, RpcTrial, SERVERS, client_name, server_name};
+use super::RpcTrial;
+use super::settings::{CLIENTS, GRACE, SERVERS, client_name, server_name};
 use crate::net::rules::LinkEffect;
 use crate::world::{LinkRule, World};
 

@@ -20,7 +20,7 @@ const BATCH: Duration = Duration::from_millis(1_300);
 const GONE: Duration = Duration::from_secs(3);
 /// Percentage of batches before which the server has no memory for a reply, and most replies that take it.
 const SHORT_PERCENT: u64 = 30;
-const RESERVATIONS_MAX: usize = 10_000;
+const RESERVATIONS_MAX: usize = 1_000_000;
 /// Most batches of a scan.
 const BATCHES_MAX: u32 = 3;
 
