@@ -8,6 +8,7 @@
 //!        ├─► [`serving`]  tablet servers with many tablets and made-up masters: reports, full directories, transfers
 //!        ├─► [`access`]   a tablet server that checks tokens: any call with any privileges and tokens
 //!        ├─► [`catalog`]  the masters' catalog with made-up tablet servers and clients: requests, repair, fail-overs
+//!        ├─► [`backups`]  backups and restores of one table, given up and resumed
 //!        ├─► [`holds`]    holds on history, masters that lead in turn and servers' marks, without calls and disks
 //!        ├─► [`rpc`]      calls of a made-up service: any size and time, narrow links, retries, full queues
 //!        ├─► [`tokens`]   keys that are rotated, and tokens at servers that start: hours without calls
@@ -22,6 +23,7 @@
 //! *Not here:* whole clusters, which the runs are for.
 
 mod access;
+mod backups;
 mod catalog;
 mod client;
 mod draw;
@@ -53,9 +55,10 @@ pub enum TrialKind {
     Holds,
     Rpc,
     Tokens,
+    Backups,
 }
 
-const ALL: [TrialKind; 10] = [
+const ALL: [TrialKind; 11] = [
     TrialKind::Storage,
     TrialKind::Group,
     TrialKind::Hosting,
@@ -66,6 +69,7 @@ const ALL: [TrialKind; 10] = [
     TrialKind::Holds,
     TrialKind::Rpc,
     TrialKind::Tokens,
+    TrialKind::Backups,
 ];
 
 /// Trials that are repeated with other seeds, as they take little time: each of them finds as much as a run.
@@ -96,5 +100,6 @@ pub fn run_one(kind: TrialKind, seed: u64) -> Option<Violation> {
         TrialKind::Holds => holds::run(seed),
         TrialKind::Rpc => rpc::run(seed),
         TrialKind::Tokens => tokens::run(seed),
+        TrialKind::Backups => backups::run(seed),
     }
 }

@@ -78,6 +78,27 @@ fn rules_add_up_and_columns_are_only_read() {
 }
 
 #[test]
+fn all_rights_on_tables_are_none_on_their_database() {
+    let policy = parse(
+        r#"
+        [[rule]]
+        users = ["ann"]
+        databases = ["sales"]
+        tables = ["*"]
+        allow = ["all"]
+
+        [[rule]]
+        users = ["bob"]
+        databases = ["sales"]
+        allow = ["all"]
+        "#,
+    );
+    let creates = |name| policy.allows_database(user(name), "sales.new", PolicyAction::Create, false);
+    assert!(!creates("ann") && creates("bob"));
+    assert_eq!(rights(&policy, user("ann"), "sales.new"), "select insert update delete");
+}
+
+#[test]
 fn a_file_with_one_mistake_is_rejected() {
     let faults = [
         "[[rule]]\nusers = [\"ann\"]\ndatabases = [\"d\"]\nallow = [\"read\"]",

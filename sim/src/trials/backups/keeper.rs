@@ -1,0 +1,326 @@
+//! The client of a trial of backups: its steps, and the rows that the table has had.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::pin::pin;
+use std::sync::Arc;
+use std::task::Poll;
+use std::time::Duration;
+
+use arrow_array::Array;
+use arrow_array::cast::AsArray;
+use arrow_array::types::Int64Type;
+use engine::error::{Error, ErrorKind, Result};
+use engine::schema::partition_range::PartitionRange;
+use engine::schema::row_ops::ClientCell;
+use engine::schema::{ColumnSchema, DataType, Schema};
+use engine::sync::Mutex;
+use futures_util::future::join;
+use nyala_backup::create::{BackupKind, Snapshot, create, take_snapshot};
+use nyala_backup::restore::{RestoreRequest, RestoreTarget, restore};
+use nyala_backup::store::{BackupStore, StoreListing};
+use nyala_client::tables::AlterStep;
+use nyala_client::{
+    Client, ClientConfig, CreateTable, FlushMode, ReadMode, RowOpKind, ScanSpec, SessionConfig, Table,
+};
+use nyala_common::env::Env;
+use sim_plan::{Host, RandomStream};
+
+use crate::workload::MASTER_PORT;
+
+const TABLE: &str = "t";
+/// Directory of the store.
+const STORE: &str = "data";
+/// Steps of a trial.
+const STEPS: usize = 24;
+/// Keys of a range, and ranges that there may be.
+const WIDTH: i64 = 100;
+const RANGES: u64 = 4;
+/// Most rows of a write, and tablets that are read at the same time.
+const ROWS: u64 = 12;
+const PARALLEL: usize = 2;
+/// Percentage of backups that are given up, of backups under which a range is dropped, and of attempts to restore that
+/// are given up; most polls until then.
+const ABORT: u64 = 20;
+const DROP_WITHIN: u64 = 20;
+const GIVE_UP: u64 = 75;
+const POLLS: u64 = 60;
+/// Longest time into a backup after which a range is dropped, in microseconds.
+const DROP_MICROS: u64 = 20_000;
+
+type Rows = BTreeMap<i64, Option<i64>>;
+
+pub(super) struct Keeper {
+    env: Env,
+    random: RandomStream,
+    client: Client,
+    table: Table,
+    rows: Rows,
+    ranges: BTreeSet<i64>,
+    /// Rows at the time of each complete backup, in milliseconds.
+    backups: BTreeMap<u64, Rows>,
+    restored: u64,
+    story: Arc<Mutex<Vec<String>>>,
+}
+
+fn encoded(key: i64) -> Vec<u8> {
+    (key as u64 ^ 1 << 63).to_be_bytes().to_vec()
+}
+
+fn range_of(number: i64) -> PartitionRange {
+    PartitionRange { lower: encoded(number * WIDTH), upper: encoded((number + 1) * WIDTH) }
+}
+
+/// Polls a future some times; drops it if it is not done by then.
+async fn given_up_after<T>(polls: u64, future: impl Future<Output = T>) -> Option<T> {
+    let (mut future, mut left) = (pin!(future), polls);
+    std::future::poll_fn(|context| {
+        if left == 0 {
+            return Poll::Ready(None);
+        }
+        left -= 1;
+        future.as_mut().poll(context).map(Some)
+    })
+    .await
+}
+
+fn told(error: &Error) -> String {
+    format!("{:?}: {}", error.kind, error.message)
+}
+
+impl Keeper {
+    /// Creates the table and takes all steps; returns what is wrong.
+    pub(super) async fn play(
+        env: Env,
+        mut random: RandomStream,
+        story: Arc<Mutex<Vec<String>>>,
+    ) -> std::result::Result<(), String> {
+        let masters = [format!("{}:{MASTER_PORT}", Host::Master(0))];
+        let client = Client::connect(env.clone(), ClientConfig::new(masters)).await;
+        let client = client.map_err(|error| told(&error))?;
+        let table = create_table(&client, random.pick(&[None, Some(2)])).await;
+        let mut keeper = Keeper {
+            env,
+            random,
+            client,
+            table: table.map_err(|error| told(&error))?,
+            rows: Rows::new(),
+            ranges: BTreeSet::from([0]),
+            backups: BTreeMap::new(),
+            restored: 0,
+            story,
+        };
+        for _ in 0..STEPS {
+            keeper.take_step().await.map_err(|error| told(&error))?;
+        }
+        Ok(())
+    }
+
+    async fn take_step(&mut self) -> Result<()> {
+        let step = self.random.weighted(&[
+            ("write", 40),
+            ("add range", 8),
+            ("drop range", 8),
+            ("backup", 25),
+            ("restore", 25),
+        ]);
+        match step {
+            "write" => self.write().await,
+            "add range" => self.add_range().await,
+            "drop range" => match self.draw_range() {
+                Some(number) if self.ranges.len() > 1 => self.drop_range(number).await,
+                _ => Ok(()),
+            },
+            "backup" => self.back_up().await,
+            _ => self.restore_one().await,
+        }
+    }
+
+    fn note(&self, what: impl Into<String>) {
+        let seconds = self.env.now().mono.0 as f64 / 1e9;
+        self.story.lock().push(format!("{seconds:.4} s: {}", what.into()));
+    }
+
+    fn draw_range(&mut self) -> Option<i64> {
+        let all: Vec<i64> = self.ranges.iter().copied().collect();
+        (!all.is_empty()).then(|| self.random.pick(&all))
+    }
+
+    /// Writes rows, and waits until all are acknowledged.
+    async fn write(&mut self) -> Result<()> {
+        let session = self.client.session(SessionConfig::new(FlushMode::Manual));
+        for tag in 0..self.random.between(1, ROWS) {
+            let Some(range) = self.draw_range() else { continue };
+            let key = range * WIDTH + self.random.below(WIDTH as u64) as i64;
+            let value = self.random.percent(80).then(|| self.random.below(1 << 20) as i64);
+            let bytes = (key.to_le_bytes(), value.map(i64::to_le_bytes));
+            let deletes = self.rows.contains_key(&key) && self.random.percent(30);
+            let cell = bytes.1.as_ref().map_or(ClientCell::Null, |value| ClientCell::Value(value));
+            let cells = [ClientCell::Value(&bytes.0), if deletes { ClientCell::Unset } else { cell }];
+            let kind = if deletes { RowOpKind::Delete } else { RowOpKind::Upsert };
+            session.apply(&self.table, kind, &cells, tag).await?;
+            if deletes {
+                self.rows.remove(&key);
+            } else {
+                self.rows.insert(key, value);
+            }
+        }
+        match session.flush().await.pop() {
+            Some(failure) => Err(failure.error),
+            None => Ok(()),
+        }
+    }
+
+    async fn add_range(&mut self) -> Result<()> {
+        let number = self.random.below(RANGES) as i64;
+        if self.ranges.insert(number) {
+            let step = AlterStep::AddRange(range_of(number));
+            self.table = self.client.alter_table(&self.table, &[step], None).await?;
+            self.note(format!("range {number} is added"));
+        }
+        Ok(())
+    }
+
+    async fn drop_range(&mut self, number: i64) -> Result<()> {
+        let step = AlterStep::DropRange(range_of(number));
+        self.table = self.client.alter_table(&self.table, &[step], None).await?;
+        self.forget_range(number);
+        Ok(())
+    }
+
+    fn forget_range(&mut self, number: i64) {
+        self.ranges.remove(&number);
+        self.rows.retain(|key, _| key.div_euclid(WIDTH) != number);
+        self.note(format!("range {number} is dropped"));
+    }
+
+    /// Backs up the table; the backup may be given up, and a range be dropped meanwhile.
+    async fn back_up(&mut self) -> Result<()> {
+        let store = BackupStore::create(&self.env, STORE)?;
+        let listing = store.list()?;
+        let kind = self.random.pick(&[BackupKind::Any, BackupKind::Full, BackupKind::Incremental]);
+        let snapshot = take_snapshot(&self.client, &[TABLE.to_string()]).await;
+        let rows = self.rows.clone();
+        let victim = self.draw_range().filter(|_| self.ranges.len() > 1 && self.random.percent(DROP_WITHIN));
+        let patience = if self.random.percent(ABORT) { self.random.below(POLLS) } else { u64::MAX };
+        let backup = given_up_after(patience, back_up(&store, &snapshot, &listing, kind));
+        let delay = Duration::from_micros(self.random.below(DROP_MICROS));
+        let drops = async {
+            let Some(number) = victim else { return Ok(None) };
+            self.env.sleep(delay).await;
+            let step = AlterStep::DropRange(range_of(number));
+            self.client.alter_table(&self.table, &[step], None).await.map(Some)
+        };
+        let (created, dropped) = join(backup, drops).await;
+        if let (Some(table), Some(number)) = (dropped?, victim) {
+            self.table = table;
+            self.forget_range(number);
+        }
+        self.note(format!("backup at {}: {:?}", snapshot.to_ms, created.as_ref().map(|done| done.is_ok())));
+        match created {
+            Some(Ok(())) => {
+                self.backups.insert(snapshot.to_ms, rows);
+            }
+            // Without a base, or without a range whose rows it needs.
+            Some(Err(error)) if kind != BackupKind::Incremental && victim.is_none() => return Err(error),
+            Some(Err(_)) | None => {}
+        }
+        Ok(())
+    }
+
+    /// Restores one of the backups, in several attempts, and compares its rows.
+    async fn restore_one(&mut self) -> Result<()> {
+        let times: Vec<u64> = self.backups.keys().copied().collect();
+        if times.is_empty() {
+            return Ok(());
+        }
+        let to_ms = self.random.pick(&times);
+        self.restored += 1;
+        let name = format!("restored{}", self.restored);
+        self.restore(to_ms, &name).await?;
+        let found = self.read(&name).await?;
+        let wanted = &self.backups[&to_ms];
+        if found != *wanted {
+            let odd = found.iter().find(|(key, value)| wanted.get(key) != Some(value));
+            let lost = wanted.iter().find(|(key, value)| found.get(key) != Some(value));
+            let text = format!("the backup at {to_ms} had the row {lost:?}, and its restore {odd:?}");
+            return Err(Error::corrupt(text));
+        }
+        self.client.delete_table(&name).await
+    }
+
+    async fn restore(&mut self, to_ms: u64, name: &str) -> Result<()> {
+        let store = BackupStore::create(&self.env, STORE)?;
+        let listing = store.list()?;
+        let mut request = RestoreRequest {
+            table: TABLE.to_string(),
+            until_ms: Some(to_ms),
+            name: Some(name.to_string()),
+            replicas: None,
+            target: RestoreTarget::New,
+        };
+        loop {
+            let gives_up = self.random.percent(GIVE_UP);
+            let patience = if gives_up { self.random.between(1, POLLS) } else { u64::MAX };
+            let restored = given_up_after(patience, restore(&self.client, &store, &listing, &request)).await;
+            self.note(format!(
+                "restore of {to_ms} to {name}: {:?}",
+                restored.as_ref().map(|done| done.is_ok())
+            ));
+            match restored {
+                Some(Ok(_)) => return Ok(()),
+                // It was given up right after its end.
+                Some(Err(error)) if error.kind == ErrorKind::AlreadyPresent => return Ok(()),
+                Some(Err(error)) => return Err(error),
+                None => {}
+            }
+            // A table whose creation was given up comes up.
+            self.env.sleep(Duration::from_secs(1)).await;
+            if self.client.open_table(name).await.is_ok() {
+                return Ok(());
+            }
+            request.target = match self.client.open_table(&format!("{name}.restoring-{to_ms}")).await {
+                Ok(_) => RestoreTarget::Resumed,
+                Err(_) => RestoreTarget::New,
+            };
+        }
+    }
+
+    /// Returns all rows of a table.
+    async fn read(&self, name: &str) -> Result<Rows> {
+        let table = self.client.open_table(name).await?;
+        let mut scanner = table.scan(ScanSpec { read_mode: ReadMode::YourWrites, ..ScanSpec::default() })?;
+        let mut rows = Rows::new();
+        while let Some(batch) = scanner.next_batch().await? {
+            let keys = batch.column(0).as_primitive::<Int64Type>();
+            let values = batch.column(1).as_primitive::<Int64Type>();
+            for at in 0..batch.num_rows() {
+                let value = values.is_valid(at).then(|| values.value(at));
+                if rows.insert(keys.value(at), value).is_some() {
+                    return Err(Error::corrupt(format!("{name} has two rows of {}", keys.value(at))));
+                }
+            }
+        }
+        Ok(rows)
+    }
+}
+
+async fn create_table(client: &Client, buckets: Option<u32>) -> Result<Table> {
+    let value = ColumnSchema { nullable: true, ..ColumnSchema::new(1, "v", DataType::Int64) };
+    let schema = Schema::new(vec![ColumnSchema::new(0, "k", DataType::Int64), value], 1)?;
+    let mut create = CreateTable::new(TABLE, schema).range(&["k"])?;
+    if let Some(buckets) = buckets {
+        create = create.hash(&["k"], buckets)?;
+    }
+    client.create_table(&CreateTable { ranges: vec![range_of(0)], replicas: Some(1), ..create }).await
+}
+
+async fn back_up(
+    store: &BackupStore,
+    snapshot: &Snapshot,
+    listing: &StoreListing,
+    kind: BackupKind,
+) -> Result<()> {
+    let (_, table) = &snapshot.tables[0];
+    let table = table.as_ref().map_err(Error::clone)?;
+    create(store, table, snapshot.to_ms, listing, kind, PARALLEL).await.map(|_| ())
+}
