@@ -41,11 +41,11 @@ const PARALLEL: usize = 2;
 /// Percentage of backups that are given up, of backups under which a range is dropped, and of attempts to restore that
 /// are given up; most polls until then.
 const ABORT: u64 = 20;
-const DROP_WITHIN: u64 = 20;
+const DROP_WITHIN: u64 = 40;
 const GIVE_UP: u64 = 75;
-const POLLS: u64 = 60;
+const POLLS: [u64; 3] = [20, 80, 300];
 /// Longest time into a backup after which a range is dropped, in microseconds.
-const DROP_MICROS: u64 = 20_000;
+const DROP_MICROS: [u64; 3] = [1_000, 6_000, 25_000];
 
 type Rows = BTreeMap<i64, Option<i64>>;
 
@@ -81,6 +81,12 @@ async fn given_up_after<T>(polls: u64, future: impl Future<Output = T>) -> Optio
         future.as_mut().poll(context).map(Some)
     })
     .await
+}
+
+/// Draws a number below one of some ends: those near 0 are frequent.
+fn below_some(random: &mut RandomStream, ends: [u64; 3]) -> u64 {
+    let end = random.pick(&ends);
+    random.below(end)
 }
 
 fn told(error: &Error) -> String {
@@ -201,9 +207,10 @@ impl Keeper {
         let snapshot = take_snapshot(&self.client, &[TABLE.to_string()]).await;
         let rows = self.rows.clone();
         let victim = self.draw_range().filter(|_| self.ranges.len() > 1 && self.random.percent(DROP_WITHIN));
-        let patience = if self.random.percent(ABORT) { self.random.below(POLLS) } else { u64::MAX };
+        let patience =
+            if self.random.percent(ABORT) { below_some(&mut self.random, POLLS) } else { u64::MAX };
         let backup = given_up_after(patience, back_up(&store, &snapshot, &listing, kind));
-        let delay = Duration::from_micros(self.random.below(DROP_MICROS));
+        let delay = Duration::from_micros(below_some(&mut self.random, DROP_MICROS));
         let drops = async {
             let Some(number) = victim else { return Ok(None) };
             self.env.sleep(delay).await;
@@ -260,7 +267,7 @@ impl Keeper {
         };
         loop {
             let gives_up = self.random.percent(GIVE_UP);
-            let patience = if gives_up { self.random.between(1, POLLS) } else { u64::MAX };
+            let patience = if gives_up { 1 + below_some(&mut self.random, POLLS) } else { u64::MAX };
             let restored = given_up_after(patience, restore(&self.client, &store, &listing, &request)).await;
             self.note(format!(
                 "restore of {to_ms} to {name}: {:?}",
