@@ -27,7 +27,7 @@ const RUNS: [(&str, &[&str]); 11] = [
         "sim keyed",
         &["sim", "run", "--seeds", "1..61", "--size", "smoke", "--minutes", "0.5", "--world", "keyed"],
     ),
-    ("sim trials", &["sim", "trials", "--seeds", "1..301"]),
+    ("sim trials", &["sim", "trials", "--seeds", "1..181"]),
     ("sim twice", &["sim", "twice", "--seeds", "1..11", "--size", "smoke"]),
     ("sim twice keyed", &["sim", "twice", "--seeds", "1..11", "--size", "smoke", "--world", "keyed"]),
     ("sim plans", &["sim", "plans"]),
