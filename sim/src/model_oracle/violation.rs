@@ -3,6 +3,7 @@
 use super::history::TableEvent;
 use crate::model::TableVersion;
 use crate::oracle::Violation;
+use sim_plan::tables::ColumnSpec;
 
 /// Name of the oracle.
 pub const NAME: &str = "model";
@@ -18,8 +19,11 @@ pub fn of_call(at: usize, event: &TableEvent, what: &str) -> Violation {
 
 /// Describes a version of a table for a story: its columns, and the times between which it may or may not be in force.
 pub fn show_version(at: usize, version: &TableVersion) -> String {
-    let columns: Vec<String> =
-        version.table.columns.iter().map(|column| format!("{}={}", column.number, column.name)).collect();
+    let shown = |column: &ColumnSpec| {
+        let nullable = if column.nullable { "?" } else { "" };
+        format!("{}={}:{:?}{nullable}", column.number, column.name, column.kind)
+    };
+    let columns: Vec<String> = version.table.columns.iter().map(shown).collect();
     let columns = columns.join(" ");
     let outcome = match (version.void, version.known) {
         (true, _) => "refused".to_string(),
