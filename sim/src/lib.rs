@@ -10,6 +10,7 @@ pub mod draws;
 pub mod event_log;
 pub mod features;
 pub mod final_state;
+mod given_up;
 pub mod history;
 pub mod injector;
 pub mod invariants;

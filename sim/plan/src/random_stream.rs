@@ -40,6 +40,11 @@ impl RandomStream {
         first + self.below(last.saturating_sub(first) + 1)
     }
 
+    /// Returns a number from `-most` to `most`, both included.
+    pub fn within(&mut self, most: u64) -> i64 {
+        self.below(2 * most + 1) as i64 - most as i64
+    }
+
     /// Returns true with a probability of `percent`.
     pub fn percent(&mut self, percent: u64) -> bool {
         self.below(100) < percent

@@ -46,6 +46,13 @@ impl Violation {
         Violation { oracle, message: message.into(), story: Vec::new() }
     }
 
+    /// Adds the last lines of a story.
+    #[must_use]
+    pub fn with_end_of(mut self, mut story: Vec<String>, lines: usize) -> Violation {
+        self.story = story.split_off(story.len().saturating_sub(lines));
+        self
+    }
+
     /// Creates a violation about a row, with the row's events around the operation that revealed it.
     pub(super) fn of_row(
         oracle: &'static str,

@@ -363,11 +363,10 @@ impl Fleet {
     }
 
     /// Ends a trial: what it has found, with the last lines of its story.
-    pub(super) fn violation(mut self, oracle: &'static str, seed: u64) -> Option<Violation> {
+    pub(super) fn violation(self, oracle: &'static str, seed: u64) -> Option<Violation> {
         let what = self.found?;
         let message = format!("seed {seed}, after step {}: {what}", self.steps.len());
-        let story = self.steps.split_off(self.steps.len().saturating_sub(STORY));
-        Some(Violation { oracle, message, story })
+        Some(Violation::new(oracle, message).with_end_of(self.steps, STORY))
     }
 
     /// Adds what happens in a step to the story.

@@ -31,6 +31,9 @@ mod fleet;
 mod group;
 mod holds;
 mod hosting;
+mod pass;
+#[cfg(test)]
+mod reached;
 mod rot;
 mod rows;
 mod rpc;

@@ -31,6 +31,11 @@ pub fn encode(cells: &[(ColumnKind, &Value)]) -> Vec<u8> {
     key
 }
 
+/// Returns the encoded key of one column of 64 bits.
+pub fn int64_key(key: i64) -> Vec<u8> {
+    encode(&[(ColumnKind::plain(TypeWord::Int64), &Value::Int(key.into()))])
+}
+
 /// Returns MurmurHash2, variant 64A, of some bytes.
 pub fn murmur(bytes: &[u8], seed: u64) -> u64 {
     const M: u64 = 0xc6a4_a793_5bd1_e995;

@@ -4,7 +4,6 @@
 //! A backup that a run has reported must be in the store, and every complete backup must be readable: only
 //! the disk of the backup client's host may fail, and it never changes bytes.
 
-use std::task::Poll;
 use std::time::Duration;
 
 use engine::error::{Error, ErrorKind, Result};
@@ -23,6 +22,7 @@ use super::model_client::{BackedUp, check_restored};
 use super::recovery_checks::RECOVERY_CLIENT;
 use super::scans::spec;
 use super::{PAUSE, Workload, nanos, row_encoding, tables, until};
+use crate::given_up::given_up_after;
 use crate::history::{CallOutcome, ClientNo, ClientRequest, ScanMode, ScanRequest, TableNo};
 use crate::oracle::Violation;
 use crate::projection::WHOLE;
@@ -133,19 +133,6 @@ fn chain_of<'a>(all: &[&'a StoredBackup], backup: &'a StoredBackup) -> Vec<&'a S
         chain.push(base);
     }
     chain
-}
-
-/// Polls a future some times; drops it if it is not done by then.
-async fn given_up_after<T>(polls: u64, future: impl Future<Output = T>) -> Option<T> {
-    let (mut future, mut left) = (std::pin::pin!(future), polls);
-    std::future::poll_fn(|context| {
-        if left == 0 {
-            return Poll::Ready(None);
-        }
-        left -= 1;
-        future.as_mut().poll(context).map(Some)
-    })
-    .await
 }
 
 /// Check of one backup.

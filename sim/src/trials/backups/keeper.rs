@@ -1,9 +1,7 @@
 //! The client of a trial of backups: its steps, and the rows that the table has had.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::pin::pin;
 use std::sync::Arc;
-use std::task::Poll;
 use std::time::Duration;
 
 use arrow_array::Array;
@@ -25,6 +23,8 @@ use nyala_client::{
 use nyala_common::env::Env;
 use sim_plan::{Host, RandomStream};
 
+use crate::given_up::given_up_after;
+use crate::wire::keys::int64_key;
 use crate::workload::MASTER_PORT;
 
 const TABLE: &str = "t";
@@ -62,25 +62,8 @@ pub(super) struct Keeper {
     story: Arc<Mutex<Vec<String>>>,
 }
 
-fn encoded(key: i64) -> Vec<u8> {
-    (key as u64 ^ 1 << 63).to_be_bytes().to_vec()
-}
-
 fn range_of(number: i64) -> PartitionRange {
-    PartitionRange { lower: encoded(number * WIDTH), upper: encoded((number + 1) * WIDTH) }
-}
-
-/// Polls a future some times; drops it if it is not done by then.
-async fn given_up_after<T>(polls: u64, future: impl Future<Output = T>) -> Option<T> {
-    let (mut future, mut left) = (pin!(future), polls);
-    std::future::poll_fn(|context| {
-        if left == 0 {
-            return Poll::Ready(None);
-        }
-        left -= 1;
-        future.as_mut().poll(context).map(Some)
-    })
-    .await
+    PartitionRange { lower: int64_key(number * WIDTH), upper: int64_key((number + 1) * WIDTH) }
 }
 
 /// Draws a number below one of some ends: those near 0 are frequent.

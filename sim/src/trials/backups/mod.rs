@@ -18,16 +18,16 @@ use std::time::Duration;
 
 use engine::disk::mem::DiskCost;
 use engine::sync::Mutex;
-use sim_plan::{Plan, RandomStream};
+use sim_plan::RandomStream;
 
 use self::keeper::Keeper;
-use super::fleet;
+use super::{fleet, pass};
 use crate::cluster;
 use crate::event_log::EventLog;
 use crate::oracle::Violation;
 use crate::run_observer::RunObserver;
 use crate::world::keyed::KeyedWorld;
-use crate::world::{HostProgram, StopReason, World};
+use crate::world::{HostProgram, World};
 
 /// Name of this oracle.
 const NAME: &str = "backup trial";
@@ -42,17 +42,12 @@ const STORY: usize = 40;
 pub(super) fn run(seed: u64) -> Option<Violation> {
     let story: Arc<Mutex<Vec<String>>> = Arc::default();
     let what = play(seed, &story).err()?;
-    let mut story = std::mem::take(&mut *story.lock());
-    let story = story.split_off(story.len().saturating_sub(STORY));
-    Some(Violation { oracle: NAME, message: format!("seed {seed}: {what}"), story })
-}
-
-fn plan_of(seed: u64) -> Plan {
-    fleet::plan_of(seed, 1, 1, 1)
+    let story = std::mem::take(&mut *story.lock());
+    Some(Violation::new(NAME, format!("seed {seed}: {what}")).with_end_of(story, STORY))
 }
 
 fn play(seed: u64, story: &Arc<Mutex<Vec<String>>>) -> Result<(), String> {
-    let plan = plan_of(seed);
+    let plan = fleet::plan_of(seed, 1, 1, 1);
     let log = EventLog::keeping(0..0, false);
     let mut world = KeyedWorld::new(seed, plan.network.clone(), DiskCost::default(), log);
     let observer = RunObserver::new(&plan, None);
@@ -70,13 +65,7 @@ fn play(seed: u64, story: &Arc<Mutex<Vec<String>>>) -> Result<(), String> {
         })
     });
     world.client(CLIENT, program);
-    loop {
-        match world.run_until(END) {
-            Ok(StopReason::Reached | StopReason::ClientsEnded) => break,
-            Ok(_) => {}
-            Err(failure) => return Err(failure.to_string()),
-        }
-    }
+    pass::until(&mut world, END)?;
     let ended = result.lock().take();
     ended.unwrap_or_else(|| Err("the client has not ended".to_string()))
 }
@@ -84,12 +73,24 @@ fn play(seed: u64, story: &Arc<Mutex<Vec<String>>>) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::trials::reached::{self, Situation};
+
+    const SITUATIONS: [Situation; 7] = [
+        ("a range that is added", &["range", "is added"]),
+        ("a range that is dropped", &["range", "is dropped"]),
+        ("a backup", &["backup at", "Some(true)"]),
+        ("a backup that fails", &["backup at", "Some(false)"]),
+        ("a backup that is given up", &["backup at", "None"]),
+        ("a restore", &["restore of", "Some(true)"]),
+        ("a restore that is given up", &["restore of", "None"]),
+    ];
 
     #[test]
-    fn trials_of_sound_backups_find_nothing() {
-        for seed in 0..6 {
-            let found = run(seed).map(|found| format!("{}\n{}", found.message, found.story.join("\n")));
-            assert_eq!(found, None);
-        }
+    fn trials_of_sound_backups_find_nothing_and_reach_what_they_are_for() {
+        reached::check(6..=60, &SITUATIONS, |seed| {
+            let story = Arc::default();
+            assert_eq!(play(seed, &story), Ok(()), "seed {seed}");
+            std::mem::take(&mut *story.lock())
+        });
     }
 }

@@ -83,11 +83,6 @@ fn row_op(front: &mut Front<'_>, indirect: &[u8]) -> Result<RowOp, String> {
     Ok(RowOp { kind, key, number, text })
 }
 
-/// Returns the encoded key of a row, which is its partition key as well.
-pub(super) fn encoded_key(key: i64) -> Vec<u8> {
-    (key ^ i64::MIN).to_be_bytes().to_vec()
-}
-
 /// Returns the key of an encoded one.
 pub(super) fn decoded_key(bytes: &[u8]) -> Option<i64> {
     Some(i64::from_be_bytes(bytes.try_into().ok()?) ^ i64::MIN)

@@ -49,11 +49,12 @@ use self::cluster::Cluster;
 use self::limits::{CLIENT, DISTURBED, END, MASTERS, OP_TIMEOUT, RPC_TIMEOUT, SERVERS, TABLE, WORKERS};
 use self::service::Member;
 use self::worker::Worker;
+use super::pass;
 use crate::event_log::EventLog;
 use crate::oracle::Violation;
 use crate::workload::MASTER_PORT;
 use crate::world::keyed::KeyedWorld;
-use crate::world::{HostProgram, ProgramResult, StopReason, World};
+use crate::world::{HostProgram, ProgramResult, World};
 
 /// Name of this oracle.
 const NAME: &str = "client trial";
@@ -73,12 +74,8 @@ pub(super) fn run(seed: u64) -> Option<Violation> {
     trial.run();
     let mut cluster = trial.cluster.lock();
     let what = cluster.found.take()?;
-    let from = cluster.steps.len().saturating_sub(STORY);
-    Some(Violation {
-        oracle: NAME,
-        message: format!("seed {seed}: {what}"),
-        story: cluster.steps.split_off(from),
-    })
+    let steps = std::mem::take(&mut cluster.steps);
+    Some(Violation::new(NAME, format!("seed {seed}: {what}")).with_end_of(steps, STORY))
 }
 
 impl ClientTrial {
@@ -130,12 +127,8 @@ impl ClientTrial {
     /// Lets time pass.
     fn pass(&mut self, span: Duration) {
         let until = self.world.now() + span;
-        loop {
-            match self.world.run_until(until) {
-                Ok(StopReason::Reached | StopReason::ClientsEnded) => return,
-                Ok(_) => {}
-                Err(failure) => return self.cluster.lock().report(failure.to_string()),
-            }
+        if let Err(failure) = pass::until(&mut self.world, until) {
+            self.cluster.lock().report(failure);
         }
     }
 

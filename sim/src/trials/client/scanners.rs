@@ -18,6 +18,7 @@ use super::limits::FIRST_BATCH;
 use super::rows::Row;
 use super::scanner_state::ScannerState;
 use super::writes::{refusal, token_refusal};
+use crate::wire::keys;
 
 /// Most rows of a response.
 const ROWS: u64 = 6;
@@ -161,7 +162,7 @@ impl Cluster {
             has_more_results: Some(has_more),
             columnar_data: Some(columnar_data),
             snap_timestamp: Some(scanner.snapshot),
-            last_primary_key: last.map(|(key, _)| Bytes::from(codec::encoded_key(*key))),
+            last_primary_key: last.map(|(key, _)| Bytes::from(keys::int64_key(*key))),
             propagated_timestamp: Some(stamp),
             ..Default::default()
         };

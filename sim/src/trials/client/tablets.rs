@@ -1,7 +1,7 @@
 //! The tablets of the double: ranges of keys that come and go, and the client's knowledge of them.
 
-use super::codec;
 use super::limits::SERVERS;
+use crate::wire::keys;
 use sim_plan::RandomStream;
 
 /// Bounds of a range without bounds.
@@ -200,7 +200,7 @@ impl Tablets {
 impl Tablet {
     /// Returns the bounds as partition keys.
     pub(super) fn partition_keys(&self) -> (Vec<u8>, Vec<u8>) {
-        let bound = |key, open| if key == open { Vec::new() } else { codec::encoded_key(key) };
+        let bound = |key, open| if key == open { Vec::new() } else { keys::int64_key(key) };
         (bound(self.lower, OPEN.0), bound(self.upper, OPEN.1))
     }
 }

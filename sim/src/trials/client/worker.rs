@@ -21,6 +21,7 @@ use super::reading;
 use super::rows::Cells;
 use super::tablets::{KEYS, OPEN};
 use super::verdicts::{ScanReport, ScanRequest};
+use crate::wire::keys;
 use crate::workload::row_encoding;
 
 /// Longest pause between two operations.
@@ -157,7 +158,7 @@ impl Worker {
         };
         let mut steps = vec![AlterStep::DropRange(PartitionRange { lower, upper })];
         let added = change.add.map(|(lower, upper)| {
-            let bound = |key, open| if key == open { Vec::new() } else { super::codec::encoded_key(key) };
+            let bound = |key, open| if key == open { Vec::new() } else { keys::int64_key(key) };
             PartitionRange { lower: bound(lower, OPEN.0), upper: bound(upper, OPEN.1) }
         });
         steps.extend(added.map(AlterStep::AddRange));
@@ -215,7 +216,7 @@ impl Worker {
             add("k", Comparison::GreaterEqual, lower);
             add("k", Comparison::Less, upper);
         } else {
-            let (lower, upper) = (super::codec::encoded_key(lower), super::codec::encoded_key(upper));
+            let (lower, upper) = (keys::int64_key(lower), keys::int64_key(upper));
             spec.keys = PartitionRange { lower, upper };
         }
     }

@@ -114,8 +114,7 @@ pub(super) fn run(seed: u64) -> Option<Violation> {
     trial.run();
     let what = trial.found?;
     let message = format!("seed {seed}, after step {}: {what}", trial.steps.len());
-    let story = trial.steps.split_off(trial.steps.len().saturating_sub(STORY));
-    Some(Violation { oracle: NAME, message, story })
+    Some(Violation::new(NAME, message).with_end_of(trial.steps, STORY))
 }
 
 impl GroupTrial {

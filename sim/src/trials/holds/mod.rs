@@ -22,12 +22,14 @@ use sim_plan::RandomStream;
 use self::master::Master;
 use self::reader::Reader;
 use self::server::Server;
-use self::settings::{AGE, LEASE, LIMITS, SKEW, TABLES, clock, draw_error, table_of};
+use self::settings::{AGE, LEASE, LIMITS, SKEW, TABLES, clock, table_of};
 use crate::oracle::Violation;
 
 /// Name of this oracle.
 const NAME: &str = "holds trial";
 
+/// Lines that a violation's story ends with.
+const STORY: usize = 20;
 const MASTERS: usize = 3;
 const SERVERS: usize = 3;
 const READERS: usize = 4;
@@ -57,17 +59,16 @@ struct HoldsTrial {
 pub(super) fn run(seed: u64) -> Option<Violation> {
     let mut trial = HoldsTrial::create(seed);
     let what = trial.play().err()?;
-    let story = trial.story.split_off(trial.story.len().saturating_sub(20)).join("\n  ");
-    Some(Violation::new(NAME, format!("seed {seed}: {what}\n  {story}")))
+    Some(Violation::new(NAME, format!("seed {seed}: {what}")).with_end_of(trial.story, STORY))
 }
 
 impl HoldsTrial {
     fn create(seed: u64) -> HoldsTrial {
         let mut random = RandomStream::new(seed, "holds trial");
         let mut master =
-            || Master { holds: HistoryHolds::new(LIMITS), error: draw_error(&mut random), believes: false };
+            || Master { holds: HistoryHolds::new(LIMITS), error: random.within(SKEW), believes: false };
         let masters = (0..MASTERS).map(|_| master()).collect();
-        let servers = (0..SERVERS).map(|_| Server::new(draw_error(&mut random))).collect();
+        let servers = (0..SERVERS).map(|_| Server::new(random.within(SKEW))).collect();
         let readers = (0..READERS).map(Reader::new).collect();
         HoldsTrial { random, now: 0, masters, leader: None, servers, readers, story: Vec::new() }
     }

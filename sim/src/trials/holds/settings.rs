@@ -5,7 +5,6 @@ use std::time::Duration;
 use engine::ids::{TableId, Uuid};
 use engine::time::{ClockReading, Instant, WallTime};
 use node::master::HoldLimits;
-use sim_plan::RandomStream;
 
 pub(super) const TABLES: u64 = 2;
 /// Seconds since 1970 at which a trial begins.
@@ -28,9 +27,4 @@ pub(super) fn table_of(number: u64) -> TableId {
 pub(super) fn clock(now: u64, error: i64) -> ClockReading {
     let micros = (BEGINNING + now).saturating_add_signed(error) * 1_000_000;
     ClockReading { mono: Instant(now * 1_000_000_000), wall: WallTime { micros, error_micros: 0 } }
-}
-
-/// Draws the error of a clock.
-pub(super) fn draw_error(random: &mut RandomStream) -> i64 {
-    random.below(2 * SKEW + 1) as i64 - SKEW as i64
 }

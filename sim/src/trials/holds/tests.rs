@@ -3,12 +3,24 @@
 use engine::time::Timestamp;
 
 use super::*;
+use crate::trials::reached::{self, Situation};
+
+const SITUATIONS: [Situation; 6] = [
+    ("a fail-over", &["master", "leads"]),
+    ("a restart", &["server", "restarts"]),
+    ("a hold", &["holds its snapshot"]),
+    ("a release", &["reader", "ends"]),
+    ("a reader that reads for too long", &["has read for too long"]),
+    ("a hold that comes too late", &["begins too late"]),
+];
 
 #[test]
-fn trials_of_sound_code_find_nothing() {
-    for seed in 0..100 {
-        assert_eq!(run(seed).map(|found| found.message), None);
-    }
+fn trials_of_sound_code_find_nothing_and_reach_what_they_are_for() {
+    reached::check(100..=400, &SITUATIONS, |seed| {
+        let mut trial = HoldsTrial::create(seed);
+        assert_eq!(trial.play(), Ok(()), "seed {seed}");
+        trial.story
+    });
 }
 
 #[test]

@@ -7,15 +7,12 @@ use std::time::Duration;
 
 use engine::tablet::superblock::DataState;
 use nyala_common::wire::schema::id_bytes;
-use nyala_proto::kudu::consensus::{
-    LeaderStepDownRequestPb, LeaderStepDownResponsePb, StartTabletCopyRequestPb, StartTabletCopyResponsePb,
-};
+use nyala_proto::kudu::consensus::{LeaderStepDownRequestPb, LeaderStepDownResponsePb};
 
 use super::calls::tablet_id;
 use super::{HostingTrial, SERVERS};
 use crate::trials::fleet::host;
-use crate::wire::client::{CONSENSUS, text_of};
-use crate::workload::TSERVER_PORT;
+use crate::wire::client::CONSENSUS;
 
 /// Most time of a copy before it breaks off, in microseconds.
 const COPY_MICROS: u64 = 25_000;
@@ -40,20 +37,8 @@ impl HostingTrial {
         for other in (0..SERVERS).filter(|other| *other != server && *other != leader) {
             self.fleet.cut_links(server, Some(other));
         }
-        let request = StartTabletCopyRequestPb {
-            dest_uuid: Some(id_bytes(&self.fleet.ids[server])),
-            tablet_id: tablet_id(),
-            copy_peer_uuid: id_bytes(&self.fleet.ids[leader]),
-            copy_peer_addr: nyala_proto::kudu::HostPortPb {
-                host: host(leader).name(),
-                port: u32::from(TSERVER_PORT),
-            },
-            caller_term: None,
-        };
-        let reply: Result<StartTabletCopyResponsePb, _> =
-            self.fleet.call(server, (CONSENSUS, "StartTabletCopy"), request);
-        let refused = reply.map(|reply| reply.error.map(|error| text_of(&error.status)));
-        self.fleet.note(format!("copy to {server} from {leader}: {refused:?}"));
+        let source = self.fleet.ids[leader];
+        self.order_copy(server, (source, &host(leader).name()), None);
         let micros = self.random.below(COPY_MICROS);
         self.fleet.pass(Duration::from_micros(micros));
         self.break_off(server);

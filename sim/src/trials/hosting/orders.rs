@@ -106,23 +106,29 @@ impl HostingTrial {
             return;
         }
         self.end_disk_faults(server);
-        let request = StartTabletCopyRequestPb {
-            dest_uuid: Some(id_bytes(&self.fleet.ids[server])),
-            tablet_id: tablet_id(),
-            copy_peer_uuid: id_bytes(&NOWHERE),
-            copy_peer_addr: HostPortPb { host: OPERATOR.to_string(), port: u32::from(TSERVER_PORT) },
-            caller_term: self.random.pick(&[None, Some(0)]),
-        };
-        let reply: Result<StartTabletCopyResponsePb, _> =
-            self.fleet.call(server, (CONSENSUS, "StartTabletCopy"), request);
-        let refused = reply.map(|reply| reply.error.map(|error| text_of(&error.status)));
-        self.fleet.note(format!("copy to {server} from nowhere: {refused:?}"));
+        let term = self.random.pick(&[None, Some(0)]);
+        self.order_copy(server, (NOWHERE, OPERATOR), term);
         self.fleet.pass(COPY_ENDS);
         let after = self.files(server);
         if self.fleet.up[server] && !after.has_all_of(&before) {
             self.fleet
                 .report(format!("a copy to {server} that could not begin left {after:?} of {before:?}"));
         }
+    }
+
+    /// Orders a server to copy the tablet from a source, of which the id and the host are given.
+    pub(super) fn order_copy(&mut self, server: usize, (id, source): (Uuid, &str), caller_term: Option<i64>) {
+        let request = StartTabletCopyRequestPb {
+            dest_uuid: Some(id_bytes(&self.fleet.ids[server])),
+            tablet_id: tablet_id(),
+            copy_peer_uuid: id_bytes(&id),
+            copy_peer_addr: HostPortPb { host: source.to_string(), port: u32::from(TSERVER_PORT) },
+            caller_term,
+        };
+        let reply: Result<StartTabletCopyResponsePb, _> =
+            self.fleet.call(server, (CONSENSUS, "StartTabletCopy"), request);
+        let refused = reply.map(|reply| reply.error.map(|error| text_of(&error.status)));
+        self.fleet.note(format!("copy to {server} from {source}: {refused:?}"));
     }
 
     fn files(&mut self, server: usize) -> ReplicaFiles {

@@ -13,7 +13,7 @@
 //! - Of the calls of a service, no more run than it may run at once, and none that has expired. A call is refused only
 //!   if the queue can be full.
 //! - A client whose token is refused falls back to its own credentials.
-//! - In the end, no call is left, and a server runs as many at once as it may.
+//! - In the end, no call is left.
 //!
 //! *Not here:* bytes that break the protocol, which `fuzz` and the hostile peer of a run send.
 
@@ -35,10 +35,11 @@ use sim_plan::{NetworkSpec, RandomStream};
 use self::ledger::Ledger;
 use self::security::TrialSecurity;
 use self::settings::{CLIENTS, DISTURBED, END, SERVERS, WORKERS, client_name, server_name};
+use super::pass;
 use crate::event_log::EventLog;
 use crate::oracle::Violation;
 use crate::world::keyed::KeyedWorld;
-use crate::world::{HostProgram, LinkRuleId, StopReason, World};
+use crate::world::{HostProgram, LinkRuleId, World};
 
 /// Name of this oracle.
 const NAME: &str = "rpc trial";
@@ -61,9 +62,8 @@ pub(super) fn run(seed: u64) -> Option<Violation> {
     trial.run();
     let mut ledger = trial.ledger.lock();
     let what = ledger.found.take()?;
-    let from = ledger.story.len().saturating_sub(STORY);
-    let story = ledger.story.split_off(from);
-    Some(Violation { oracle: NAME, message: format!("seed {seed}: {what}"), story })
+    let story = std::mem::take(&mut ledger.story);
+    Some(Violation::new(NAME, format!("seed {seed}: {what}")).with_end_of(story, STORY))
 }
 
 /// Draws a network: some are narrow, so that windows and send queues are full often.
@@ -121,12 +121,8 @@ impl RpcTrial {
     /// Lets time pass.
     fn pass(&mut self, span: Duration) {
         let until = self.world.now() + span;
-        loop {
-            match self.world.run_until(until) {
-                Ok(StopReason::Reached | StopReason::ClientsEnded) => return,
-                Ok(_) => {}
-                Err(failure) => return self.ledger.lock().report(failure.to_string()),
-            }
+        if let Err(failure) = pass::until(&mut self.world, until) {
+            self.ledger.lock().report(failure);
         }
     }
 }

@@ -6,13 +6,14 @@ use std::time::Duration;
 use engine::error::Result;
 use nyala_common::env::Env;
 use nyala_common::rpc::client::Proxy;
-use nyala_common::security::pki::{CertAuthority, CertRequest, CertValidity};
+use nyala_common::security::pki::{CertAuthority, CertRequest, CertValidity, EcdsaKey};
 use nyala_common::security::tls::{draw_key, draw_serial};
 use nyala_common::security::token::{TokenConfig, TokenKey, TokenKeyring, TokenSigner};
 use nyala_common::security::{
     CertificateOrigin, ClientSecurity, ClientSecurityOptions, EncryptionPolicy, OwnCertificate, PrivateKey,
     RpcCaller, SecurityLevel, ServerSecurity, TlsCredentials, TlsSettings,
 };
+use nyala_proto::kudu::security::SignedTokenPb;
 use sim_plan::RandomStream;
 
 use super::settings::{CLIENTS, PORT, SERVERS, client_name, server_name};
@@ -57,8 +58,7 @@ impl TrialSecurity {
         let config = TokenConfig::default();
         let lifetime = config.lifetime(now - config.rotation.as_secs() as i64);
         let key = TokenKey::from_seed(0, &[7; 32], lifetime);
-        let secret =
-            nyala_common::security::pki::EcdsaKey::from_secret(&[9; 32]).expect("a number that is a key");
+        let secret = EcdsaKey::from_secret(&[9; 32]).expect("a number that is a key");
         let validity = CertValidity { now_s: now, lasts: Duration::from_secs(3_600) };
         TrialSecurity {
             encryption,
@@ -123,10 +123,8 @@ impl TrialSecurity {
         security.inspect(|security| security.set_token(self.token(EXPIRED))).is_some()
     }
 
-    fn token(&self, age: i64) -> nyala_proto::kudu::security::SignedTokenPb {
-        let key = TokenKey::from_seed(0, &[7; 32], TokenConfig::default().lifetime(self.now - age));
-        let signer = TokenSigner::new(TokenConfig::default(), [key]);
-        signer.authn(TOKEN_USER, self.now - age).expect("a key that signs")
+    fn token(&self, age: i64) -> SignedTokenPb {
+        self.signer.authn(TOKEN_USER, self.now - age).expect("a key that signs")
     }
 
     fn trusting(&self, env: &Env) -> Result<Arc<TlsCredentials>> {

@@ -6,13 +6,31 @@ use nyala_common::rpc::client::RpcResponse;
 use super::ledger::CallRecord;
 use super::order::{Method, Order};
 use super::*;
+use crate::trials::reached::{self, Situation};
+
+const SITUATIONS: [Situation; 11] = [
+    ("a full queue", &["ERROR_SERVER_TOO_BUSY: the queue"]),
+    ("a call that expires in the queue", &["ERROR_SERVER_TOO_BUSY", "the deadline passed"]),
+    ("a refusal by the service", &["the order is refused"]),
+    ("a stale request", &["ERROR_REQUEST_STALE"]),
+    ("a missing feature", &["unsupported feature"]),
+    ("a missing method", &["ERROR_NO_SUCH_METHOD"]),
+    ("a server that stops in order", &["FATAL_SERVER_SHUTTING_DOWN"]),
+    ("a deadline", &["no response in time"]),
+    ("a connection that breaks", &["network:", "reset"]),
+    ("a silent server", &["the server was silent"]),
+    ("a reply after a retry", &["Tracked", "done"]),
+];
 
 #[test]
-fn trials_of_sound_calls_find_nothing() {
-    for seed in 0..12 {
-        let found = run(seed).map(|found| format!("{}\n{}", found.message, found.story.join("\n")));
-        assert_eq!(found, None);
-    }
+fn trials_of_sound_calls_find_nothing_and_reach_what_they_are_for() {
+    reached::check(12..=80, &SITUATIONS, |seed| {
+        let mut trial = RpcTrial::create(seed);
+        trial.run();
+        let mut ledger = trial.ledger.lock();
+        assert_eq!(ledger.found, None, "seed {seed}");
+        std::mem::take(&mut ledger.story)
+    });
 }
 
 fn call_of(order: Order) -> CallRecord {

@@ -151,7 +151,7 @@ impl ServingTrial {
     fn set_clocks(&mut self) {
         for server in 0..SERVERS {
             let error = self.random.below(CLOCK_ERROR_MAX_MICROS);
-            let offset = self.random.below(2 * error + 1) as i64 - error as i64;
+            let offset = self.random.within(error);
             self.fleet.world.machine(&host(server).name()).set_clock(offset, error);
         }
     }

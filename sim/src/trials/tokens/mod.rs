@@ -25,12 +25,14 @@ use crate::oracle::Violation;
 /// Name of this oracle.
 const NAME: &str = "tokens trial";
 
+/// Lines that a violation's story ends with.
+const STORY: usize = 30;
 const SERVERS: usize = 2;
 /// Seconds of a trial, and the time since 1970 at which it begins.
 const SECONDS: i64 = 260;
 const BEGINNING: i64 = 1_000_000;
 /// Largest error of a clock in seconds.
-const SKEW: i64 = 2;
+const SKEW: u64 = 2;
 /// Seconds between two looks of a master at what is due, and between two heartbeats.
 const CHECK: i64 = 5;
 const BEAT: i64 = 2;
@@ -79,12 +81,8 @@ struct TokensTrial {
 pub(super) fn run(seed: u64) -> Option<Violation> {
     let mut trial = TokensTrial::create(seed);
     let what = trial.play().err()?;
-    let story = trial.story.split_off(trial.story.len().saturating_sub(30));
-    Some(Violation { oracle: NAME, message: format!("seed {seed}, {} s: {what}", trial.now), story })
-}
-
-fn draw_error(random: &mut RandomStream) -> i64 {
-    random.below(2 * SKEW as u64 + 1) as i64 - SKEW
+    let message = format!("seed {seed}, {} s: {what}", trial.now - BEGINNING);
+    Some(Violation::new(NAME, message).with_end_of(trial.story, STORY))
 }
 
 fn wall(seconds: i64) -> WallTime {
@@ -101,7 +99,7 @@ impl TokensTrial {
         };
         let server = |random: &mut RandomStream| Server {
             keyring: TokenKeyring::default(),
-            error: draw_error(random),
+            error: random.within(SKEW),
             reached: None,
         };
         TokensTrial {
@@ -109,7 +107,7 @@ impl TokensTrial {
             now: BEGINNING,
             keys: Vec::new(),
             created: BTreeMap::new(),
-            error: draw_error(&mut random),
+            error: random.within(SKEW),
             next_check: BEGINNING,
             servers: (0..SERVERS).map(|_| server(&mut random)).collect(),
             tokens: Vec::new(),
@@ -121,7 +119,7 @@ impl TokensTrial {
     fn play(&mut self) -> Result<(), String> {
         while self.now < BEGINNING + SECONDS {
             if self.random.percent(FAIL) {
-                self.error = draw_error(&mut self.random);
+                self.error = self.random.within(SKEW);
                 self.next_check = self.now;
                 self.note("another master leads".to_string());
             }
@@ -237,13 +235,12 @@ impl TokensTrial {
             Err(_) => false,
         };
         let left = issued.expires - clock;
-        match is_right {
-            true => Ok(()),
-            false => Err(format!(
-                "server {at} says {verified:?} to a token of key {key}, issued {} s ago, valid for {left} s",
-                self.now - issued.issued
-            )),
-        }
+        let age = self.now - issued.issued;
+        let told = format!(
+            "server {at} says {verified:?} to a token of key {key}, issued {age} s ago, valid for {left} s"
+        );
+        self.note(told.clone());
+        if is_right { Ok(()) } else { Err(told) }
     }
 }
 
@@ -260,12 +257,23 @@ fn verify(issued: &Issued, keyring: &TokenKeyring, now: WallTime) -> Result<(), 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::trials::reached::{self, Situation};
+
+    const SITUATIONS: [Situation; 5] = [
+        ("a valid token", &["says Ok"]),
+        ("an expired token", &["says Err(Expired)"]),
+        ("a server without the key", &["says Err(UnknownKey)"]),
+        ("a rotation", &["key 2 is created"]),
+        ("a key that is removed", &["is removed"]),
+    ];
 
     #[test]
-    fn trials_of_sound_code_find_nothing() {
-        for seed in 0..20 {
-            assert_eq!(run(seed).map(|found| found.message), None);
-        }
+    fn trials_of_sound_code_find_nothing_and_reach_what_they_are_for() {
+        reached::check(20..=80, &SITUATIONS, |seed| {
+            let mut trial = TokensTrial::create(seed);
+            assert_eq!(trial.play(), Ok(()), "seed {seed}");
+            trial.story
+        });
     }
 
     #[test]

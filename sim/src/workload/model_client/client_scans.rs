@@ -18,6 +18,7 @@ use sim_plan::client_ops::{ReplicaChoice, ScanPause};
 use sim_plan::tables::{ColumnSpec, Value};
 
 use super::arrow_values::{is_set, values};
+use super::client_columns::has_types;
 use super::reading::{PAUSES_MAX, Reading};
 use super::{ModelClient, View};
 use crate::history::{CallOutcome, ClientRequest, HybridStamp, Nanos};
@@ -43,7 +44,7 @@ pub(super) struct ScanPart {
     pub at: Option<HybridStamp>,
     /// By the id of the tablet that gave them.
     pub tablets: BTreeMap<String, TabletRows>,
-    /// True if a batch has other types than the client's view, as columns have changed since.
+    /// True if columns have other types than those of the client's view, as they have changed since.
     pub is_foreign: bool,
 }
 
@@ -88,6 +89,10 @@ impl ModelClient {
         let table = client.open_table(&name).await?;
         if table.id() != view.id {
             return Err(Error::not_found(format!("table {name} is another one now")));
+        }
+        let used: Vec<&ColumnSpec> = reading.used_columns().collect();
+        if !has_types(&table, &used) {
+            return Ok(vec![ScanPart { is_foreign: true, ..ScanPart::default() }]);
         }
         let spec = spec_of(&table, reading)?;
         if !reading.by_token {
@@ -136,13 +141,13 @@ impl ModelClient {
         }
     }
 
-    /// Returns true if the types of a batch are those of other columns of the same names. Reports one that no
-    /// alteration explains.
+    /// Returns true if the types of columns are those of others with the same names. Reports them if no alteration
+    /// explains them.
     fn is_altered_meanwhile(&self, view: &View, parts: &[ScanPart]) -> bool {
         let is_foreign = parts.iter().any(|part| part.is_foreign);
         let altered = self.workload.state().model.incarnations[view.table].versions.len() > 1;
         if is_foreign && !altered {
-            self.report(format!("table {}: a batch has other types than its columns", view.spec.spec.number));
+            self.report(format!("table {}: its columns have other types", view.spec.spec.number));
         }
         is_foreign
     }

@@ -9,17 +9,17 @@ use std::collections::{BTreeMap, BTreeSet};
 use engine::error::{Error, ErrorKind, Result};
 use engine::schema::row_ops::ClientCell;
 use nyala_client::{Client, FlushMode, RowReceipt, Session, SessionConfig, Table};
-use nyala_common::wire::schema::column_to_pb;
 use sim_plan::RandomStream;
 use sim_plan::client_ops::WriteKind;
 use sim_plan::tables::{ModelTable, Value};
 
+use super::client_columns::has_columns;
 use super::{ModelClient, View};
 use crate::history::{CallOutcome, ClientRequest, HybridStamp, Nanos};
 use crate::model::{RowAnswer, RowWrite};
 use crate::model_oracle::{TableCall, WriteOutcome};
 use crate::wire::client::TabletPlace;
-use crate::wire::{keys, schema};
+use crate::wire::keys;
 use crate::workload::{nanos, row_encoding};
 
 /// Bytes of buffers: some begin a flush after every few rows.
@@ -309,21 +309,6 @@ fn cell_of(cell: &Option<Option<Vec<u8>>>) -> ClientCell<'_> {
         Some(None) => ClientCell::Null,
         Some(Some(bytes)) => ClientCell::Value(bytes),
     }
-}
-
-/// Returns true if the client's columns are those of a version.
-fn has_columns(table: &Table, spec: &ModelTable) -> bool {
-    let found = table.schema().columns();
-    let keys = spec.key_columns().len();
-    let mut pairs = found.iter().zip(&spec.columns).enumerate();
-    found.len() == spec.columns.len()
-        && pairs.all(|(at, (column, spec))| {
-            let own = schema::spec_of(&column_to_pb(column, at < keys), spec.number);
-            own.is_some_and(|own| {
-                (&own.name, own.kind, own.nullable, own.immutable)
-                    == (&spec.name, spec.kind, spec.nullable, spec.immutable)
-            })
-        })
 }
 
 /// Returns true if a version has all columns of another, under the same names.

@@ -17,6 +17,7 @@
 
 mod arrow_values;
 mod client_aggregates;
+mod client_columns;
 mod client_scans;
 mod client_writes;
 mod consensus_at_rest;

@@ -109,6 +109,11 @@ pub(super) struct ScannerUse {
 }
 
 impl Reading {
+    /// Returns the columns that are returned, and those with conditions.
+    pub(super) fn used_columns(&self) -> impl Iterator<Item = &ColumnSpec> {
+        self.scan.columns.iter().chain(self.scan.conditions.iter().map(|(column, _)| column))
+    }
+
     /// Returns true if the scan pauses after its next batch. Its scanner is opened without rows.
     pub(super) fn pauses(&self, progress: &Progress) -> bool {
         self.pause.is_some_and(|pause| pause.kind != ScanPause::Elsewhere && progress.pauses < PAUSES_MAX)
