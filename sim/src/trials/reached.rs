@@ -6,8 +6,8 @@ use std::ops::RangeInclusive;
 /// A situation, and words that are in one line of the story of a trial that comes to it.
 pub(super) type Situation = (&'static str, &'static [&'static str]);
 
-/// Runs trials of the seeds from 0 on: at least the first number of them, and until all situations were met, at most the
-/// second. `story` runs one, and returns its story.
+/// Runs trials of the seeds from 0 on: at least the first number of them, and until all situations were met, at most
+/// the second. `story` runs one, and returns its story.
 pub(super) fn check(
     numbers: RangeInclusive<u64>,
     situations: &[Situation],

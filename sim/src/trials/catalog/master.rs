@@ -33,8 +33,6 @@ pub(super) struct Master {
     pub(super) open: BTreeSet<TaskKey>,
     /// The last report of each tablet's newest leader.
     pub(super) reports: BTreeMap<TabletId, LeaderReport>,
-    /// Times since which members of new tablets lack their replicas, and are not asked to create them.
-    pub(super) uncreated: BTreeMap<(TabletId, PeerId), Duration>,
 }
 
 /// A registered server, as its master must know it.
@@ -86,7 +84,6 @@ impl Master {
             registered: BTreeMap::new(),
             open: BTreeSet::new(),
             reports: BTreeMap::new(),
-            uncreated: BTreeMap::new(),
         }
     }
 

@@ -25,7 +25,6 @@
 mod agenda;
 mod alteration;
 mod calls;
-mod creations;
 mod ddl;
 mod definition;
 mod draws;

@@ -310,7 +310,7 @@ impl CatalogTrial {
         }
     }
 
-    pub(super) fn open_at(&self, server: PeerId) -> usize {
+    fn open_at(&self, server: PeerId) -> usize {
         self.master.open.iter().filter(|task| task.server == server).count()
     }
 
@@ -341,7 +341,7 @@ impl CatalogTrial {
 }
 
 /// Calls to a server after which others may wait.
-pub(super) const OPEN_MAX: usize = 8;
+const OPEN_MAX: usize = 8;
 /// Time within which a new leader is asked for a change that it needs. A transfer of leadership that has just ended
 /// delays it by up to five seconds.
 const ASKED_AFTER: Duration = Duration::from_millis(6_500);

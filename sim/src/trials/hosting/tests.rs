@@ -15,7 +15,7 @@ fn trials_of_sound_servers_find_nothing_and_reach_what_they_are_for() {
         let count = |has: fn(&str) -> bool| trial.fleet.steps.iter().filter(|step| has(step)).count();
         deletions += count(|step| step.contains("deletion at") && step.ends_with("Ok(())"));
         refusals += count(|step| step.contains("is newer than"));
-        orders += count(|step| step.contains("from nowhere: Ok(None)"));
+        orders += count(|step| step.contains("from operator: Ok(None)"));
         rots += count(|step| step.contains("rot of Some"));
         starts += count(|step| step.contains("operations of the start of"));
         failures += count(|step| step.contains("Input/output error"));

@@ -8,9 +8,8 @@ use super::order::{Method, Order};
 use super::*;
 use crate::trials::reached::{self, Situation};
 
-const SITUATIONS: [Situation; 11] = [
+const SITUATIONS: [Situation; 10] = [
     ("a full queue", &["ERROR_SERVER_TOO_BUSY: the queue"]),
-    ("a call that expires in the queue", &["ERROR_SERVER_TOO_BUSY", "the deadline passed"]),
     ("a refusal by the service", &["the order is refused"]),
     ("a stale request", &["ERROR_REQUEST_STALE"]),
     ("a missing feature", &["unsupported feature"]),

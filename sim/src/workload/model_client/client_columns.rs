@@ -18,8 +18,8 @@ pub(super) fn has_columns(table: &Table, spec: &ModelTable) -> bool {
         })
 }
 
-/// Returns true if each of these columns that the client has, by name, is of the same type and nullability. The name may
-/// be that of another column by now.
+/// Returns true if each of these columns that the client has, by name, is of the same type and nullability. The name
+/// may be that of another column by now.
 pub(super) fn has_types(table: &Table, specs: &[&ColumnSpec]) -> bool {
     let own = columns(table, 0);
     let is_other = |own: &ColumnSpec, spec: &ColumnSpec| {
