@@ -97,7 +97,9 @@ fn piling_up(c: &mut Criterion) {
         }
     }
     let rowset = only_rowset(&world);
-    job(&mut world, JobKind::MergeDeltas(rowset));
+    job(&mut world, JobKind::MinorDeltaCompaction(rowset));
+    both("files merged", &world);
+    job(&mut world, JobKind::MajorDeltaCompaction(rowset));
     both("taken into the column", &world);
     job(&mut world, JobKind::Compact(vec![rowset]));
     both("rowset written anew", &world);

@@ -29,8 +29,10 @@ pub struct TabletConfig {
     /// Lookups per 100 random keys that a rowset compaction must save.
     pub merge_gain_min_percent: u32,
     /// Number of adjacent small DiskRowSets that are compacted, and number of delta files of one DiskRowSet that
-    /// trigger a major delta compaction.
+    /// trigger a delta compaction.
     pub merge_min: usize,
+    /// Deltas in files per 100 rows from which that is a major delta compaction, below which it is a minor one.
+    pub major_delta_percent: u32,
     /// Rows of a scan's block, and their approximate bytes.
     pub scan_block_rows: usize,
     pub scan_block_bytes: usize,
@@ -67,6 +69,7 @@ impl Default for TabletConfig {
             compaction_budget_bytes: 128 << 20,
             merge_gain_min_percent: 10,
             merge_min: 8,
+            major_delta_percent: 10,
             scan_block_rows: 1024,
             scan_block_bytes: 1 << 20,
             job_step_rows: 4096,
@@ -118,6 +121,7 @@ impl TabletConfig {
             compaction_budget_bytes: 16 << 10,
             merge_gain_min_percent: 50,
             merge_min: 3,
+            major_delta_percent: 60,
             scan_block_rows: 4,
             scan_block_bytes: 1 << 20,
             job_step_rows: 3,

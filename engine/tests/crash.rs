@@ -37,7 +37,7 @@ fn check_after(world: &mut World, model: &Model, step: &Option<(Step, engine::er
             Step::Write(c) | Step::FlushRows(c) | Step::FlushDeltas(_, c) | Step::Compact(_, _, c) => {
                 c.clone()
             }
-            Step::MergeDeltas(_, c) => c.clone(),
+            Step::MajorDeltaCompaction(_, c) | Step::MinorDeltaCompaction(_, c) => c.clone(),
             _ => Vec::new(),
         };
         let ts = world.report.last_timestamp.0;

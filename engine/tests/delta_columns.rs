@@ -103,7 +103,7 @@ fn an_old_snapshot_reads_the_undo_deltas_of_its_columns_only() {
     let then = Timestamp(table.world.clock + 1);
     table.set_a(5);
     let rowset = table.world.replica().tablet().state().disk[0].meta().id;
-    assert!(table.world.job(JobKind::MergeDeltas(rowset), &mut |_| {}).unwrap());
+    assert!(table.world.job(JobKind::MajorDeltaCompaction(rowset), &mut |_| {}).unwrap());
     let (latest, reads) = table.scan(2, SnapshotChoice::Latest);
     assert_eq!(table.scan(2, SnapshotChoice::At(then)), (latest, reads));
     let (old, reads_of_a) = table.scan(1, SnapshotChoice::At(then));

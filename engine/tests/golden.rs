@@ -107,7 +107,7 @@ fn tablet() -> World {
     job(&mut world, JobKind::FlushDeltas(1));
     write(&mut world, &[update(7, 9, Value::Null), update(11, 9, Value::text("white"))]);
     job(&mut world, JobKind::FlushDeltas(1));
-    job(&mut world, JobKind::MergeDeltas(1));
+    job(&mut world, JobKind::MajorDeltaCompaction(1));
     write(&mut world, &[update(12, 3, Value::Bytes(vec![1])), insert(8)]);
     job(&mut world, JobKind::FlushDeltas(1));
     write(&mut world, &(60..70).map(insert).collect::<Vec<_>>());

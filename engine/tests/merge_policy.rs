@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! choose budget=100 roll=32 gain=10 many=4
-//! 1 a-m 20            number, first and last key, bytes; then files=n, and ancient=m/rows
+//! 1 a-m 20            number, first and last key, bytes; of 100 rows; then files=n deltas=n/bytes, and ancient=n
 //! ----
 //! height 2.31 merge 1 2 gain 0.42: 1.89 left
 //! ```
@@ -11,7 +11,7 @@ use std::fmt::Write;
 
 use datadriven::TestCase;
 use engine::tablet::compaction_policy::{
-    CompactionChoice, CompactionLimits, RowsetSummary, WHOLE, choose, height,
+    CompactionChoice, CompactionKind, CompactionLimits, RowsetSummary, WHOLE, choose, height,
 };
 use proptest::prelude::*;
 
@@ -37,6 +37,7 @@ fn limits(case: &TestCase) -> CompactionLimits {
         roll_bytes: number("roll", 32),
         gain_min: WHOLE * number("gain", 10) as i64 / 100,
         many: number("many", 8) as usize,
+        major_delta_percent: number("major", 10),
     }
 }
 
@@ -51,12 +52,18 @@ fn parse(line: &str) -> RowsetSummary {
         min_key: min.as_bytes().to_vec(),
         max_key: max.as_bytes().to_vec(),
         delta_files: 0,
+        deltas: 0,
+        delta_bytes: 0,
         rows: 100,
         ancient: 0,
     };
     for word in words {
         match word.split_once('=').unwrap() {
             ("files", n) => seen.delta_files = n.parse().unwrap(),
+            ("deltas", n) => {
+                let (count, bytes) = n.split_once('/').unwrap();
+                (seen.deltas, seen.delta_bytes) = (count.parse().unwrap(), bytes.parse().unwrap());
+            }
             ("ancient", n) => seen.ancient = n.parse().unwrap(),
             (other, _) => panic!("unknown word {other}"),
         }
@@ -74,7 +81,13 @@ fn show(rowsets: &[RowsetSummary], choice: Option<CompactionChoice>) -> String {
         None => text += ", nothing to merge",
         Some(choice) => {
             let ids: Vec<String> = choice.rowsets.iter().map(u64::to_string).collect();
-            write!(text, ", merge {} for {}", ids.join(" "), lookups(choice.gain)).unwrap();
+            let verb = match choice.kind {
+                CompactionKind::RowSets => "merge",
+                CompactionKind::MajorDelta => "fold the deltas of",
+                CompactionKind::MinorDelta => "merge the delta files of",
+            };
+            let (ids, gain, bytes) = (ids.join(" "), lookups(choice.gain), choice.bytes);
+            write!(text, ", {verb} {ids} for {gain} at {bytes} bytes").unwrap();
         }
     }
     text + "\n"
@@ -135,12 +148,14 @@ proptest! {
             min_key: a.min(b).to_be_bytes().to_vec(),
             max_key: a.max(b).to_be_bytes().to_vec(),
             delta_files: 0,
+            deltas: 0,
+            delta_bytes: 0,
             rows: 100,
             ancient: 0,
         };
         let mut rowsets: Vec<RowsetSummary> = rows.into_iter().enumerate().map(seen).collect();
         let gain_min = WHOLE * i64::from(gain) / 100;
-        let limits = CompactionLimits { budget_bytes: budget, roll_bytes: 32, gain_min, many: 4 };
+        let limits = CompactionLimits { budget_bytes: budget, roll_bytes: 32, gain_min, many: 4, major_delta_percent: 10 };
         if let Some(choice) = choose(&rowsets, &limits) {
             let of = |id: &u64| rowsets.iter().find(|seen| seen.id == *id).unwrap().bytes;
             let bytes: u64 = choice.rowsets.iter().map(of).sum();

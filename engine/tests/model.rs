@@ -33,7 +33,8 @@ fn step() -> impl Strategy<Value = Step> {
         3 => changes(4).prop_map(Step::FlushRows),
         2 => (any::<usize>(), changes(4)).prop_map(|(n, during)| Step::FlushDeltas(n, during)),
         2 => (any::<usize>(), 1usize..4, changes(4)).prop_map(|(a, n, during)| Step::Compact(a, n, during)),
-        2 => (any::<usize>(), changes(4)).prop_map(|(n, during)| Step::MergeDeltas(n, during)),
+        2 => (any::<usize>(), changes(4)).prop_map(|(n, during)| Step::MajorDeltaCompaction(n, during)),
+        2 => (any::<usize>(), changes(4)).prop_map(|(n, during)| Step::MinorDeltaCompaction(n, during)),
         1 => Just(Step::Checkpoint),
         1 => Just(Step::Gc),
         1 => Just(Step::CompactDue),
@@ -141,7 +142,7 @@ impl Observer for Meanwhile {
         let Some(mut world) = world.flatten() else { return };
         world.replica().tablet().raise_history_mark(Timestamp(world.clock + 1));
         let rowset = world.replica().tablet().state().disk[0].meta().id;
-        assert!(world.job(JobKind::MergeDeltas(rowset), &mut |_| {}).unwrap());
+        assert!(world.job(JobKind::MajorDeltaCompaction(rowset), &mut |_| {}).unwrap());
         *self.after.lock() = Some(world);
     }
 

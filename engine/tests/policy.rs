@@ -4,7 +4,7 @@
 //! choose short                            memory pressure; also: rows, changes, age, retain, segment as limits
 //! a rows=90/30s@7 3=10/5s@9 log=50        rows: bytes/age@first operation; deltas of rowset 3; retained log
 //! b frozen log=1200/800/1100 merge=1,2:500/64     log: all/anchored by memory/at the last checkpoint
-//! c changes=4:250/32                      compactions: rowsets:lookups saved per thousand keys/bytes read and written
+//! c major=4:250/32                        compactions: rowsets:lookups saved per thousand keys/bytes read and written
 //! ----
 //! a: flush the rows
 //! ```
@@ -17,7 +17,7 @@ use datadriven::TestCase;
 use engine::config::TabletConfig;
 use engine::replica::JobKind;
 use engine::replica::maintenance_policy::{DeltaInput, MaintenanceInput, choose};
-use engine::tablet::compaction_policy::{self, WHOLE};
+use engine::tablet::compaction_policy::{CompactionChoice, CompactionKind, WHOLE};
 
 #[test]
 fn transcripts() {
@@ -65,8 +65,9 @@ fn parse(line: &str) -> (String, MaintenanceInput) {
                 view.log_held_bytes = sizes.get(1).copied().unwrap_or(sizes[0]);
                 view.log_bytes_at_checkpoint = sizes.get(2).copied().unwrap_or(0);
             }
-            ("merge", merge) => view.merge = Some(parse_merge(merge, false)),
-            ("changes", merge) => view.merge = Some(parse_merge(merge, true)),
+            ("merge", merge) => view.merge = Some(parse_merge(merge, CompactionKind::RowSets)),
+            ("major", merge) => view.merge = Some(parse_merge(merge, CompactionKind::MajorDelta)),
+            ("minor", merge) => view.merge = Some(parse_merge(merge, CompactionKind::MinorDelta)),
             (rowset, held) => {
                 let (bytes, age, from) = parse_held(held);
                 view.deltas.push(DeltaInput { rowset: rowset.parse().unwrap(), bytes, age, from });
@@ -85,14 +86,14 @@ fn parse_held(held: &str) -> (u64, Duration, u64) {
 }
 
 /// Parses `rowsets:gain/bytes`.
-fn parse_merge(merge: &str, only_changes: bool) -> compaction_policy::CompactionChoice {
+fn parse_merge(merge: &str, kind: CompactionKind) -> CompactionChoice {
     let (rowsets, cost) = merge.split_once(':').unwrap();
     let (gain, bytes) = cost.split_once('/').unwrap();
-    compaction_policy::CompactionChoice {
+    CompactionChoice {
+        kind,
         rowsets: rowsets.split(',').map(|id| id.parse().unwrap()).collect(),
         gain: gain.parse::<i64>().unwrap() * WHOLE / 1000,
         bytes: bytes.parse().unwrap(),
-        only_changes,
     }
 }
 
@@ -101,7 +102,8 @@ fn words(kind: &JobKind) -> String {
         JobKind::FlushRows => "flush the rows".into(),
         JobKind::FlushDeltas(rowset) => format!("flush the changes of {rowset}"),
         JobKind::Compact(rowsets) => format!("merge {rowsets:?}"),
-        JobKind::MergeDeltas(rowset) => format!("take the changes of {rowset} in"),
+        JobKind::MajorDeltaCompaction(rowset) => format!("fold the deltas of {rowset}"),
+        JobKind::MinorDeltaCompaction(rowset) => format!("merge the delta files of {rowset}"),
         JobKind::Checkpoint => "checkpoint".into(),
     }
 }
@@ -111,7 +113,9 @@ fn done(view: &mut MaintenanceInput, kind: &JobKind) {
     match kind {
         JobKind::FlushRows => (view.rows_bytes, view.rows_age, view.frozen) = (0, None, false),
         JobKind::FlushDeltas(rowset) => view.deltas.retain(|deltas| deltas.rowset != *rowset),
-        JobKind::Compact(_) | JobKind::MergeDeltas(_) => view.merge = None,
+        JobKind::Compact(_) | JobKind::MajorDeltaCompaction(_) | JobKind::MinorDeltaCompaction(_) => {
+            view.merge = None;
+        }
         JobKind::Checkpoint => {}
     }
     if view.rows_age.is_none() && view.deltas.is_empty() {

@@ -60,7 +60,9 @@ fn run(world: &mut World, case: &datadriven::TestCase) -> Result<String> {
             })?;
             return Ok(if did { String::new() } else { "nothing\n".to_string() });
         }
-        "flush-deltas" | "merge-deltas" | "compact" | "checkpoint" => return job(world, case),
+        "flush-deltas" | "major-delta-compaction" | "minor-delta-compaction" | "compact" | "checkpoint" => {
+            return job(world, case);
+        }
         "split" => return split(world, number("target").unwrap()),
         "tombstone" => {
             let last = world.replica().last_op();
@@ -282,7 +284,8 @@ fn job(world: &mut World, case: &datadriven::TestCase) -> Result<String> {
     let rowset = || case.args["rowset"][0].parse().unwrap();
     let kind = match case.directive.as_str() {
         "flush-deltas" => JobKind::FlushDeltas(rowset()),
-        "merge-deltas" => JobKind::MergeDeltas(rowset()),
+        "major-delta-compaction" => JobKind::MajorDeltaCompaction(rowset()),
+        "minor-delta-compaction" => JobKind::MinorDeltaCompaction(rowset()),
         "compact" => JobKind::Compact(case.args["rowsets"].iter().map(|id| id.parse().unwrap()).collect()),
         _ => JobKind::Checkpoint,
     };

@@ -236,7 +236,7 @@ fn pages_with_deltas_of_the_column_are_read() {
         for job in ["in memory", "in a file", "in the column", "in the base"] {
             match job {
                 "in a file" => table.job(JobKind::FlushDeltas(table.rowset())),
-                "in the column" => table.job(JobKind::MergeDeltas(table.rowset())),
+                "in the column" => table.job(JobKind::MajorDeltaCompaction(table.rowset())),
                 "in the base" => table.job(JobKind::Compact(vec![table.rowset()])),
                 _ => {}
             }

@@ -199,7 +199,7 @@ fn trigger_of(note: &Note) -> Option<Trigger> {
             _ => return None,
         },
         Note::Flushed { .. } | Note::FlushedDeltas { .. } => Trigger::Flush,
-        Note::Compacted { .. } | Note::MergedDeltas { .. } => Trigger::Merge,
+        Note::Compacted { .. } | Note::FoldedDeltas { .. } | Note::MergedDeltas { .. } => Trigger::Merge,
         Note::Altered { .. } => Trigger::Alter,
         Note::Replayed { .. } => Trigger::Replay,
         Note::RemovedOrphan { .. } | Note::ServedLatest { .. } | Note::CopyRefused { .. } => return None,

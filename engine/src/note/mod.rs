@@ -20,7 +20,9 @@ pub enum Note {
     /// A DiskRowSet's DeltaMemStore was flushed.
     FlushedDeltas { rowset: RowSetId, at: Timestamp },
     /// Delta files of a DiskRowSet were folded into these columns (major delta compaction).
-    MergedDeltas { rowset: RowSetId, columns: Vec<ColumnId> },
+    FoldedDeltas { rowset: RowSetId, columns: Vec<ColumnId> },
+    /// This many delta files of a DiskRowSet were merged into one (minor delta compaction).
+    MergedDeltas { rowset: RowSetId, files: usize },
     /// DiskRowSets were compacted into others.
     Compacted { from: Vec<RowSetId>, into: Vec<RowSetId>, rows: u64 },
     /// The schema changed.
@@ -46,9 +48,12 @@ impl fmt::Display for Note {
                 write!(f, "flushed at={at} rows={rows} rowsets={rowsets:?}")
             }
             Note::FlushedDeltas { rowset, at } => write!(f, "flushed deltas rowset={rowset} at={at}"),
-            Note::MergedDeltas { rowset, columns } => {
+            Note::FoldedDeltas { rowset, columns } => {
                 let columns: Vec<u32> = columns.iter().map(|id| id.0).collect();
-                write!(f, "merged deltas rowset={rowset} columns={columns:?}")
+                write!(f, "folded deltas rowset={rowset} columns={columns:?}")
+            }
+            Note::MergedDeltas { rowset, files } => {
+                write!(f, "merged deltas rowset={rowset} files={files}")
             }
             Note::Compacted { from, into, rows } => {
                 write!(f, "compacted from={from:?} into={into:?} rows={rows}")

@@ -26,8 +26,9 @@
 
 use std::sync::Arc;
 
+use super::job_start;
 pub use super::job_work::JobKind;
-use super::job_work::{self, JobWork};
+use super::job_work::JobWork;
 use super::{Replica, ReplicaEffects};
 use crate::disk::Disk;
 use crate::error::{Error, Result};
@@ -138,7 +139,7 @@ impl Replica {
         if self.job_running {
             return Err(Error::not_ready("another job of this tablet is still running"));
         }
-        let Some(work) = job_work::start(&kind, &self.data, &mut self.applier)? else { return Ok(None) };
+        let Some(work) = job_start::start(&kind, &self.data, &mut self.applier)? else { return Ok(None) };
         self.job_running = true;
         let tablet = &self.applier.tablet;
         let (config, tracked) = (tablet.config(), tablet.track_job_memory());

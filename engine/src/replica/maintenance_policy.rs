@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use super::JobKind;
 use crate::config::TabletConfig;
-use crate::tablet::compaction_policy;
+use crate::tablet::compaction_policy::{self, CompactionChoice, CompactionKind};
 use crate::tablet::rowset::RowSetId;
 
 /// State of one tablet at one time.
@@ -34,7 +34,7 @@ pub struct MaintenanceInput {
     /// DeltaMemStores with unflushed deltas.
     pub deltas: Vec<DeltaInput>,
     /// DiskRowSets worth compacting.
-    pub merge: Option<compaction_policy::CompactionChoice>,
+    pub merge: Option<CompactionChoice>,
     pub log_bytes: u64,
     /// Bytes of the log that log GC could free if everything were flushed. Entries that other members of the group
     /// still need are not included.
@@ -72,14 +72,20 @@ pub fn choose(tablets: &[MaintenanceInput], config: &TabletConfig, memory_short:
 /// the sum of lookups falls as fast as possible.
 fn best_merge(tablets: &[MaintenanceInput]) -> Option<ChosenJob> {
     let merges = tablets.iter().enumerate().filter_map(|(i, tablet)| Some((i, tablet.merge.as_ref()?)));
-    let worth = |merge: &compaction_policy::CompactionChoice| {
+    let worth = |merge: &CompactionChoice| {
         (i128::from(merge.gain) * i128::from(compaction_policy::WHOLE)) / i128::from(merge.bytes.max(1))
     };
     let best = merges.min_by_key(|(i, merge)| (Reverse(worth(merge)), *i));
-    best.map(|(i, merge)| match (merge.only_changes, &merge.rowsets[..]) {
-        (true, [rowset]) => (i, JobKind::MergeDeltas(*rowset)),
-        (_, rowsets) => (i, JobKind::Compact(rowsets.to_vec())),
-    })
+    best.map(|(i, merge)| (i, compaction_job(merge)))
+}
+
+/// Returns the job that does a chosen compaction.
+pub fn compaction_job(choice: &CompactionChoice) -> JobKind {
+    match (choice.kind, &choice.rowsets[..]) {
+        (CompactionKind::MajorDelta, [rowset]) => JobKind::MajorDeltaCompaction(*rowset),
+        (CompactionKind::MinorDelta, [rowset]) => JobKind::MinorDeltaCompaction(*rowset),
+        (_, rowsets) => JobKind::Compact(rowsets.to_vec()),
+    }
 }
 
 /// Selects the flush that frees the most memory.

@@ -19,7 +19,10 @@
 //! A compaction that gains less than [`CompactionLimits::gain_min`] is not chosen, and none includes a rowset that is
 //! worth less than its bytes. So compactions terminate.
 //!
-//! Source: the Kudu paper, section 4.10.
+//! A rowset with many delta files gets a delta compaction. While its deltas are few beside its rows, they are merged
+//! into one file (minor), which costs their own bytes; once they are many, they are folded into the base (major).
+//!
+//! Source: the Kudu paper, sections 4.9 and 4.10.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -48,6 +51,9 @@ pub struct RowsetSummary {
     pub min_key: Vec<u8>,
     pub max_key: Vec<u8>,
     pub delta_files: usize,
+    /// Deltas in the delta files, and the bytes of those files.
+    pub deltas: u64,
+    pub delta_bytes: u64,
     pub rows: u64,
     /// Deltas older than the ancient history mark.
     pub ancient: u64,
@@ -64,6 +70,8 @@ pub struct CompactionLimits {
     pub gain_min: i64,
     /// Number of adjacent small rowsets that is worth a compaction, and of delta files of one rowset.
     pub many: usize,
+    /// Deltas per 100 rows from which a delta compaction is a major one.
+    pub major_delta_percent: u64,
 }
 
 impl From<&TabletConfig> for CompactionLimits {
@@ -73,21 +81,31 @@ impl From<&TabletConfig> for CompactionLimits {
             roll_bytes: config.rowset_roll_bytes.max(1),
             gain_min: WHOLE * i64::from(config.merge_gain_min_percent) / 100,
             many: config.merge_min.max(2),
+            major_delta_percent: config.major_delta_percent.into(),
         }
     }
+}
+
+/// Kind of a chosen compaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CompactionKind {
+    RowSets,
+    /// A major delta compaction of the one rowset is enough.
+    MajorDelta,
+    /// A minor delta compaction of the one rowset is enough.
+    MinorDelta,
 }
 
 /// A chosen compaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CompactionChoice {
+    pub kind: CompactionKind,
     /// Inputs, in key order.
     pub rowsets: Vec<RowSetId>,
     /// Expected lookups of a random key that are saved, in fractions of [`WHOLE`].
     pub gain: i64,
     /// Bytes that are read; about as many are written.
     pub bytes: u64,
-    /// True if a major delta compaction of the one rowset is enough.
-    pub only_changes: bool,
 }
 
 /// Result of the last evaluation of a tablet. It is valid until a rowset is replaced or gets new metadata; most
@@ -128,6 +146,8 @@ fn summarize(meta: &RowSetMeta, ancient: u64) -> RowsetSummary {
         min_key: meta.min_key.clone(),
         max_key: meta.max_key.clone(),
         delta_files: meta.delta_files.len(),
+        deltas: meta.delta_files.iter().map(|file| file.deltas.count).sum(),
+        delta_bytes: meta.delta_files.iter().map(|file| file.bytes).sum(),
         rows: meta.rows.into(),
         ancient,
     }
@@ -305,10 +325,10 @@ fn best_compaction(
         items.iter().enumerate().filter(|(i, _)| chosen >> i & 1 == 1).map(|(_, item)| item).collect();
     let gain = gain_of(&chosen, rowsets, limits);
     (gain >= limits.gain_min).then(|| CompactionChoice {
+        kind: CompactionKind::RowSets,
         rowsets: chosen.iter().map(|item| rowsets[item.at].id).collect(),
         gain,
         bytes: chosen.iter().map(|item| rowsets[item.at].bytes).sum(),
-        only_changes: false,
     })
 }
 
@@ -332,18 +352,22 @@ fn best_rewrite(
 ) -> Option<CompactionChoice> {
     let with_delta_files = rowsets.iter().zip(spans).filter(|(rowset, _)| rowset.delta_files >= limits.many);
     if let Some((rowset, span)) = with_delta_files.max_by_key(|(rowset, _)| rowset.delta_files) {
-        let files = span.width().saturating_mul(rowset.delta_files as i64);
-        let gain = files.max(limits.gain_min);
-        return Some(CompactionChoice {
-            rowsets: vec![rowset.id],
-            gain,
-            bytes: rowset.bytes,
-            only_changes: true,
-        });
+        return Some(delta_compaction(rowset, *span, limits));
     }
     let is_worth_rewriting =
         |rowset: &&RowsetSummary| rowset.ancient > 0 && rowset.ancient * ANCIENT_PER_ROWS >= rowset.rows;
     let ancient = rowsets.iter().filter(is_worth_rewriting).max_by_key(|rowset| rowset.ancient)?;
     let (rowsets, bytes) = (vec![ancient.id], ancient.bytes);
-    Some(CompactionChoice { rowsets, gain: limits.gain_min, bytes, only_changes: false })
+    Some(CompactionChoice { kind: CompactionKind::RowSets, rowsets, gain: limits.gain_min, bytes })
+}
+
+/// Returns the delta compaction of a rowset with many delta files.
+fn delta_compaction(rowset: &RowsetSummary, span: Span, limits: &CompactionLimits) -> CompactionChoice {
+    let is_major = rowset.deltas * 100 >= rowset.rows * limits.major_delta_percent;
+    let (kind, bytes) = match is_major {
+        true => (CompactionKind::MajorDelta, rowset.bytes),
+        false => (CompactionKind::MinorDelta, rowset.delta_bytes),
+    };
+    let files = span.width().saturating_mul(rowset.delta_files as i64);
+    CompactionChoice { kind, rowsets: vec![rowset.id], gain: files.max(limits.gain_min), bytes }
 }

@@ -401,9 +401,8 @@ impl DiskRowSet {
         Ok(())
     }
 
-    /// Installs the column file of a [`super::delta_compaction::DeltaCompaction`] in place of the delta files it
-    /// folded.
-    pub fn install_columns(&self, meta: RowSetMeta) -> Result<()> {
+    /// Installs the files that a delta compaction wrote in place of those that it read.
+    pub fn install_compacted(&self, meta: RowSetMeta) -> Result<()> {
         self.replace_delta_files(Arc::new(meta))
     }
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use engine::config::TabletConfig;
 use engine::error::ErrorKind;
 use engine::ids::ColumnId;
+use engine::replica::maintenance_policy::compaction_job;
 use engine::replica::{JobKind, Op, OpResult};
 use engine::schema::aggregation::{Aggregate, AggregateFunction, Aggregation, Aggregator};
 use engine::schema::predicate::{Predicate, PredicateKind};
@@ -26,7 +27,8 @@ pub enum Step {
     FlushDeltas(usize, Vec<Change>),
     Compact(usize, usize, Vec<Change>),
     /// The n-th rowset, as with [`Step::FlushDeltas`].
-    MergeDeltas(usize, Vec<Change>),
+    MajorDeltaCompaction(usize, Vec<Change>),
+    MinorDeltaCompaction(usize, Vec<Change>),
     Checkpoint,
     Gc,
     /// Compacts the rowsets that the policy chooses, if it chooses any.
@@ -453,10 +455,16 @@ pub fn run(world: &mut World, model: &mut Model, step: &Step) -> Result<(), engi
                 job(world, model, JobKind::Compact(chosen), during)?;
             }
         }
-        Step::MergeDeltas(n, during) => {
+        Step::MajorDeltaCompaction(n, during) => {
             let ids = ids(world);
             if !ids.is_empty() {
-                job(world, model, JobKind::MergeDeltas(ids[n % ids.len()]), during)?;
+                job(world, model, JobKind::MajorDeltaCompaction(ids[n % ids.len()]), during)?;
+            }
+        }
+        Step::MinorDeltaCompaction(n, during) => {
+            let ids = ids(world);
+            if !ids.is_empty() {
+                job(world, model, JobKind::MinorDeltaCompaction(ids[n % ids.len()]), during)?;
             }
         }
         Step::Checkpoint => job(world, model, JobKind::Checkpoint, &[])?,
@@ -466,11 +474,7 @@ pub fn run(world: &mut World, model: &mut Model, step: &Step) -> Result<(), engi
         }
         Step::CompactDue => {
             if let Some(choice) = world.replica().tablet().choose_compaction() {
-                let kind = match choice.only_changes {
-                    true => JobKind::MergeDeltas(choice.rowsets[0]),
-                    false => JobKind::Compact(choice.rowsets),
-                };
-                job(world, model, kind, &[])?;
+                job(world, model, compaction_job(&choice), &[])?;
             }
         }
         Step::Forget(percent) => {

@@ -55,10 +55,14 @@ fn many_deltas_workload() -> Vec<Step> {
         steps.push(Step::Write(vec![update(round, 40 + round), delete(5), update(6, round)]));
         steps.push(Step::FlushDeltas(0, vec![change(RowOpKind::Insert, 5, round)]));
     }
-    steps.extend([Step::MergeDeltas(0, vec![update(0, 77), delete(1)]), Step::Write(vec![update(2, 76)])]);
-    steps.extend([Step::FlushDeltas(0, Vec::new()), Step::MergeDeltas(0, Vec::new()), Step::Restart]);
+    let flush = || Step::FlushDeltas(0, Vec::new());
+    steps.extend([Step::MinorDeltaCompaction(0, vec![update(3, 78), delete(6)]), flush()]);
+    steps.push(Step::MajorDeltaCompaction(0, vec![update(0, 77), delete(1)]));
+    steps.extend([Step::Write(vec![update(2, 76)]), flush(), Step::Write(vec![update(2, 75)]), flush()]);
+    steps.extend([Step::MinorDeltaCompaction(0, Vec::new()), Step::Restart]);
+    steps.extend([Step::MajorDeltaCompaction(0, Vec::new()), Step::Restart]);
     steps.extend([Step::CompactDue, Step::DropColumn, Step::Write(vec![update(1, 99), delete(2)])]);
-    steps.extend([Step::FlushDeltas(0, Vec::new()), Step::Forget(30), Step::Checkpoint, Step::Gc]);
+    steps.extend([flush(), Step::Forget(30), Step::Checkpoint, Step::Gc]);
     steps.extend([Step::Compact(0, 1, vec![update(3, 98)]), Step::Crash, Step::Write(vec![update(4, 97)])]);
     steps
 }

@@ -28,18 +28,19 @@ fn changes(input: &mut Unstructured<'_>, most: usize) -> Result<Vec<Change>> {
 fn step(input: &mut Unstructured<'_>) -> Result<Step> {
     // Rowset of a job.
     let which = |input: &mut Unstructured<'_>| input.int_in_range(0..=15usize);
-    Ok(match input.int_in_range(0..=18u8)? {
+    Ok(match input.int_in_range(0..=19u8)? {
         0..=3 => Step::Write(changes(input, 8)?),
         4..=5 => Step::FlushRows(changes(input, 4)?),
         6..=7 => Step::FlushDeltas(which(input)?, changes(input, 4)?),
         8..=9 => Step::Compact(which(input)?, input.int_in_range(1..=3)?, changes(input, 4)?),
-        10..=11 => Step::MergeDeltas(which(input)?, changes(input, 4)?),
+        10..=11 => Step::MajorDeltaCompaction(which(input)?, changes(input, 4)?),
         12 => Step::Checkpoint,
         13 => Step::Gc,
         14 => Step::CompactDue,
         15 => Step::Forget(input.int_in_range(0..=99)?),
         16 => Step::Restart,
         17 => Step::Crash,
+        18 => Step::MinorDeltaCompaction(which(input)?, changes(input, 4)?),
         _ if input.arbitrary()? => Step::AddColumn,
         _ => Step::DropColumn,
     })

@@ -68,13 +68,17 @@ impl UnflushedSince {
             JobKind::FlushRows => "maintenance: MemRowSet flush",
             JobKind::FlushDeltas(_) => "maintenance: delta flush",
             JobKind::Compact(_) => "maintenance: rowset compaction",
-            JobKind::MergeDeltas(_) => "maintenance: major delta compaction",
+            JobKind::MajorDeltaCompaction(_) => "maintenance: major delta compaction",
+            JobKind::MinorDeltaCompaction(_) => "maintenance: minor delta compaction",
             JobKind::Checkpoint => "maintenance: checkpoint",
         });
         match kind {
             JobKind::FlushRows => self.rows = None,
             JobKind::FlushDeltas(rowset) => drop(self.deltas.remove(&rowset)),
-            JobKind::Compact(_) | JobKind::MergeDeltas(_) | JobKind::Checkpoint => {}
+            JobKind::Compact(_)
+            | JobKind::MajorDeltaCompaction(_)
+            | JobKind::MinorDeltaCompaction(_)
+            | JobKind::Checkpoint => {}
         }
         let began = env.now().mono;
         replica.metrics().job_began(&kind);

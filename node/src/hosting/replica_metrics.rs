@@ -19,7 +19,8 @@ pub struct ReplicaMetrics {
     flush_rows: JobMetrics,
     flush_deltas: JobMetrics,
     compact: JobMetrics,
-    merge_deltas: JobMetrics,
+    major_delta_compaction: JobMetrics,
+    minor_delta_compaction: JobMetrics,
     /// From the proposal of a write to its commit.
     pub replication: Histogram,
     pub snapshot_wait: Histogram,
@@ -79,7 +80,8 @@ impl ReplicaMetrics {
             JobKind::FlushRows => Some(&self.flush_rows),
             JobKind::FlushDeltas(_) => Some(&self.flush_deltas),
             JobKind::Compact(_) => Some(&self.compact),
-            JobKind::MergeDeltas(_) => Some(&self.merge_deltas),
+            JobKind::MajorDeltaCompaction(_) => Some(&self.major_delta_compaction),
+            JobKind::MinorDeltaCompaction(_) => Some(&self.minor_delta_compaction),
             JobKind::Checkpoint => None,
         }
     }
@@ -95,7 +97,7 @@ impl ReplicaMetrics {
         job.running.fetch_sub(1, Ordering::Relaxed);
         // Kudu's unit of major delta compactions is the second.
         match kind {
-            JobKind::MergeDeltas(_) => job.duration.record(time.as_secs()),
+            JobKind::MajorDeltaCompaction(_) => job.duration.record(time.as_secs()),
             _ => job.duration.record_millis(time),
         }
     }
@@ -229,10 +231,12 @@ impl ReplicaMetrics {
         tablet.gauge(&table::FLUSH_MRS_RUNNING, running(&self.flush_rows));
         tablet.gauge(&table::FLUSH_DMS_RUNNING, running(&self.flush_deltas));
         tablet.gauge(&table::COMPACT_RS_RUNNING, running(&self.compact));
-        tablet.gauge(&table::DELTA_MAJOR_COMPACT_RS_RUNNING, running(&self.merge_deltas));
+        tablet.gauge(&table::DELTA_MAJOR_COMPACT_RS_RUNNING, running(&self.major_delta_compaction));
+        tablet.gauge(&table::DELTA_MINOR_COMPACT_RS_RUNNING, running(&self.minor_delta_compaction));
         tablet.histogram(&table::FLUSH_MRS_DURATION, &self.flush_rows.duration);
         tablet.histogram(&table::FLUSH_DMS_DURATION, &self.flush_deltas.duration);
         tablet.histogram(&table::COMPACT_RS_DURATION, &self.compact.duration);
-        tablet.histogram(&table::DELTA_MAJOR_COMPACT_RS_DURATION, &self.merge_deltas.duration);
+        tablet.histogram(&table::DELTA_MAJOR_COMPACT_RS_DURATION, &self.major_delta_compaction.duration);
+        tablet.histogram(&table::DELTA_MINOR_COMPACT_RS_DURATION, &self.minor_delta_compaction.duration);
     }
 }

@@ -38,7 +38,8 @@ pub(super) fn job_name(kind: &JobKind) -> &'static str {
         JobKind::FlushRows => "FlushMRSOp",
         JobKind::FlushDeltas(_) => "FlushDeltaMemStoresOp",
         JobKind::Compact(_) => "CompactRowSetsOp",
-        JobKind::MergeDeltas(_) => "MajorDeltaCompactionOp",
+        JobKind::MajorDeltaCompaction(_) => "MajorDeltaCompactionOp",
+        JobKind::MinorDeltaCompaction(_) => "MinorDeltaCompactionOp",
         JobKind::Checkpoint => "LogGCOp",
     }
 }

@@ -137,6 +137,19 @@ fn an_alteration_is_a_window() {
 }
 
 #[test]
+fn a_write_behind_an_alteration_keeps_the_columns_that_its_names_meant() {
+    let mut table = incarnation();
+    let mut renamed = table.versions[0].table.clone();
+    renamed.columns[3].name = "other".to_string();
+    let number = table.begin("t".to_string(), renamed, 100);
+    table.versions[number].known = Some(200);
+    let write = write(WriteKind::Upsert, &[(0, Value::Int(1)), (3, Value::Int(2))]);
+    let behind = |since| table.translate(&table.versions[number], since, &columns(), &write);
+    assert_eq!(behind(150), Some(write.clone()), "the names may have been resolved before the alteration");
+    assert_eq!(behind(201), None, "the first version had ended when the write was called");
+}
+
+#[test]
 fn a_column_is_found_by_its_name_and_type() {
     let table = incarnation();
     let version = &table.versions[0];

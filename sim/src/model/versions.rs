@@ -79,6 +79,27 @@ impl Incarnation {
             .collect();
         found.into_iter()
     }
+
+    /// Returns a row operation in the columns of a version in which it may take effect; `None` if a server refuses it.
+    /// `since`: time of the call.
+    ///
+    /// The leader resolves names when it appends the operation. After an alteration that precedes it in the log, it
+    /// takes effect on the columns that these names meant before.
+    pub fn translate(
+        &self,
+        version: &TableVersion,
+        since: Nanos,
+        view: &[ColumnSpec],
+        write: &RowWrite,
+    ) -> Option<RowWrite> {
+        let has = |number: &ColNo| version.table.column(*number).is_some();
+        let earlier = || self.possible(since..=Nanos::MAX).take_while(|earlier| *earlier != version);
+        let by_earlier = || {
+            let mut found = earlier().filter_map(|earlier| earlier.translate(view, write));
+            found.find(|write| write.cells.keys().all(has))
+        };
+        version.translate(view, write).or_else(by_earlier)
+    }
 }
 
 impl TableVersion {
@@ -99,8 +120,8 @@ impl TableVersion {
         self.table.columns.iter().any(|own| own.name == column.name && differs(own))
     }
 
-    /// Returns a row operation in the columns of this version; `None` if a server of this version refuses it.
-    pub fn translate(&self, view: &[ColumnSpec], write: &RowWrite) -> Option<RowWrite> {
+    /// Returns a row operation in the columns that its names mean in this version.
+    fn translate(&self, view: &[ColumnSpec], write: &RowWrite) -> Option<RowWrite> {
         let names = self.resolve(view)?;
         let cells = write.cells.iter().map(|(number, value)| Some((*names.get(number)?, value.clone())));
         Some(RowWrite { kind: write.kind, cells: cells.collect::<Option<_>>()? })

@@ -24,6 +24,8 @@ const STATES_LEFT: usize = 400;
 const UNKNOWN_MAX: usize = 120;
 /// Lines of a story on each side of the violation.
 const STORY_LINES: usize = 10;
+/// Versions of the table that a story shows, from the one before the version that the client knew.
+const STORY_VERSIONS: usize = 6;
 
 /// A call and its index in the history.
 pub(super) type Call<'a> = (usize, &'a TableEvent);
@@ -283,7 +285,7 @@ impl<'a> Sweep<'a, '_> {
         state: &ModelRow,
     ) -> Option<((ModelRow, bool), Vec<RowAnswer>)> {
         let view = &self.table.versions[event.view].table.columns;
-        let write = version.translate(view, row)?;
+        let write = self.table.translate(version, event.invoked, view, row)?;
         let effect = rows::apply(&version.table.columns, self.table.key_count(), &write, state);
         Some(((effect.after, effect.changed), effect.answers))
     }
@@ -433,8 +435,9 @@ impl<'a> Sweep<'a, '_> {
         let states: BTreeSet<String> =
             candidates.iter().map(|candidate| show_state(&candidate.row)).collect();
         story.extend(states.iter().take(4).map(|state| format!("   it may have been {state}")));
-        story.extend(self.table.versions.iter().enumerate().map(|(at, version)| show_version(at, version)));
-        let (index, _) = self.calls[culprit];
+        let (index, event) = self.calls[culprit];
+        let versions = self.table.versions.iter().enumerate().skip(event.view.saturating_sub(1));
+        story.extend(versions.take(STORY_VERSIONS).map(|(at, version)| show_version(at, version)));
         let message = format!(
             "table {} key {}: call {index} fits no state of the row",
             self.table.number,

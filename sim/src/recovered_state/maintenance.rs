@@ -23,7 +23,8 @@ enum Step {
     Restart,
     FlushRows,
     FlushDeltas,
-    MergeDeltas,
+    MajorDeltaCompaction,
+    MinorDeltaCompaction,
     /// A compaction of some of the rowsets.
     Compact,
     Checkpoint,
@@ -79,7 +80,8 @@ fn draw(random: &mut RandomStream) -> Step {
         (Step::Restart, 3),
         (Step::FlushRows, 3),
         (Step::FlushDeltas, 3),
-        (Step::MergeDeltas, 2),
+        (Step::MajorDeltaCompaction, 2),
+        (Step::MinorDeltaCompaction, 2),
         (Step::Compact, 3),
         (Step::Checkpoint, 1),
     ])
@@ -97,9 +99,14 @@ fn take<'a>(random: &mut RandomStream, step: Step, mut copy: ReplicaCopy<'a>) ->
                 copy.run_job(JobKind::FlushDeltas(rowset))?;
             }
         }
-        Step::MergeDeltas => {
+        Step::MajorDeltaCompaction => {
             for rowset in rowsets {
-                copy.run_job(JobKind::MergeDeltas(rowset))?;
+                copy.run_job(JobKind::MajorDeltaCompaction(rowset))?;
+            }
+        }
+        Step::MinorDeltaCompaction => {
+            for rowset in rowsets {
+                copy.run_job(JobKind::MinorDeltaCompaction(rowset))?;
             }
         }
         Step::Compact => {

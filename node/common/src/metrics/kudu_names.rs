@@ -53,14 +53,14 @@ tablet histogram microseconds: write_op_duration_client_propagated_consistency
 tablet histogram microseconds: write_op_duration_commit_wait_consistency
 tablet histogram requests: log_entry_batches_per_group
 tablet histogram milliseconds: scan_duration_wall_time log_gc_duration flush_mrs_duration flush_dms_duration
-tablet histogram milliseconds: compact_rs_duration
+tablet histogram milliseconds: compact_rs_duration delta_minor_compact_rs_duration
 tablet histogram seconds: delta_major_compact_rs_duration
 tablet gauge operations: in_progress_ops majority_done_ops ops_behind_leader log_gc_running
 tablet gauge milliseconds: time_since_last_leader_heartbeat
 tablet gauge transactions: write_transactions_inflight all_transactions_inflight
 tablet gauge transactions: alter_schema_transactions_inflight
 tablet gauge maintenance_operations: flush_mrs_running flush_dms_running compact_rs_running
-tablet gauge maintenance_operations: delta_major_compact_rs_running
+tablet gauge maintenance_operations: delta_major_compact_rs_running delta_minor_compact_rs_running
 ";
 
 /// Metrics that nyala does not show, by reason.
@@ -98,8 +98,8 @@ const ABSENT: [(&str, &str); 11] = [
          transaction_memory_limit_rejections",
     ),
     (
-        "the feature is missing: minor delta compaction, UNDO delta files of their own, location cache",
-        "delta_minor_compact_rs_running delta_minor_compact_rs_duration undo_delta_block_gc_running \
+        "the feature is missing: UNDO delta files of their own, location cache",
+        "undo_delta_block_gc_running \
          undo_delta_block_estimated_retained_bytes deleted_rowset_estimated_retained_bytes \
          undo_delta_block_gc_bytes_deleted delta_file_lookups delta_file_lookups_per_op mrs_lookups \
          bloom_lookups_per_op key_file_lookups_per_op location_mapping_cache_hits location_mapping_cache_queries",

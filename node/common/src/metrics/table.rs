@@ -318,6 +318,8 @@ metrics! {
         "Compactions of rowsets that run.";
     DELTA_MAJOR_COMPACT_RS_RUNNING = Tablet Gauge "delta_major_compact_rs_running" ["maintenance_operations"] Debug
         "Major delta compactions that run.";
+    DELTA_MINOR_COMPACT_RS_RUNNING = Tablet Gauge "delta_minor_compact_rs_running" ["maintenance_operations"] Debug
+        "Minor delta compactions that run.";
     FLUSH_MRS_DURATION = Tablet Histogram "flush_mrs_duration" ["milliseconds"] Debug
         "Time of a flush of a MemRowSet.";
     FLUSH_DMS_DURATION = Tablet Histogram "flush_dms_duration" ["milliseconds"] Debug
@@ -326,6 +328,8 @@ metrics! {
         "Time of a compaction of rowsets.";
     DELTA_MAJOR_COMPACT_RS_DURATION = Tablet Histogram "delta_major_compact_rs_duration" ["seconds"] Debug
         "Time of a major delta compaction.";
+    DELTA_MINOR_COMPACT_RS_DURATION = Tablet Histogram "delta_minor_compact_rs_duration" ["milliseconds"] Debug
+        "Time of a minor delta compaction.";
 }
 
 #[cfg(test)]

@@ -217,9 +217,10 @@ impl GroupTrial {
             return Some(if random.percent(80) { JobKind::FlushRows } else { JobKind::Checkpoint });
         }
         let one = random.pick(&all);
-        Some(match random.below(3) {
+        Some(match random.below(4) {
             0 => JobKind::FlushDeltas(one),
-            1 => JobKind::MergeDeltas(one),
+            1 => JobKind::MajorDeltaCompaction(one),
+            2 => JobKind::MinorDeltaCompaction(one),
             _ => JobKind::Compact(all.into_iter().filter(|id| *id == one || random.percent(60)).collect()),
         })
     }

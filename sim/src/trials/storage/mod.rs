@@ -15,6 +15,7 @@ mod rot;
 mod step;
 
 use engine::error::Result;
+use engine::replica::maintenance_policy::compaction_job;
 use engine::replica::{Job, JobKind};
 use engine::tablet::rowset::RowSetId;
 use engine::time::Timestamp;
@@ -155,7 +156,8 @@ impl Trial {
             Step::FlushRows => self.job(JobKind::FlushRows),
             Step::Checkpoint => self.job(JobKind::Checkpoint),
             Step::FlushDeltas => self.jobs(JobKind::FlushDeltas),
-            Step::MergeDeltas => self.jobs(JobKind::MergeDeltas),
+            Step::MajorDeltaCompaction => self.jobs(JobKind::MajorDeltaCompaction),
+            Step::MinorDeltaCompaction => self.jobs(JobKind::MinorDeltaCompaction),
             Step::Compact => {
                 let some: Vec<RowSetId> = self.some_rowsets()?;
                 if some.is_empty() { Ok(()) } else { self.job(JobKind::Compact(some)) }
@@ -355,11 +357,7 @@ impl Trial {
 
     fn chosen_compaction(&mut self) -> Result<()> {
         let Some(choice) = self.replica.tablet()?.choose_compaction() else { return Ok(()) };
-        let kind = match choice.rowsets.as_slice() {
-            [rowset] if choice.only_changes => JobKind::MergeDeltas(*rowset),
-            _ => JobKind::Compact(choice.rowsets),
-        };
-        self.job(kind)
+        self.job(compaction_job(&choice))
     }
 
     fn forget(&mut self) -> Result<()> {
@@ -376,7 +374,7 @@ impl Trial {
     fn restart(&mut self) -> Result<()> {
         let gain = |trial: &Trial| -> Result<_> {
             let choice = trial.replica.tablet()?.choose_compaction();
-            Ok(choice.map(|choice| (choice.gain, choice.only_changes)))
+            Ok(choice.map(|choice| (choice.gain, choice.kind)))
         };
         let before = gain(self)?;
         let mark = self.replica.tablet()?.history_mark();

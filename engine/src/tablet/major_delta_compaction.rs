@@ -35,7 +35,7 @@ use crate::schema::row_change::RowChange;
 use crate::time::Timestamp;
 
 /// A major delta compaction in progress.
-pub struct DeltaCompaction {
+pub struct MajorDeltaCompaction {
     data: Arc<dyn Disk>,
     tablet: Arc<Tablet>,
     rowset: Arc<DiskRowSet>,
@@ -66,20 +66,20 @@ enum Stage {
 /// A delta of a batch.
 type Entry<'a> = (RowId, Timestamp, &'a [u8]);
 
-impl DeltaCompaction {
+impl MajorDeltaCompaction {
     /// Creates a compaction into the file `path`. No other job may work on the rowset at the same time.
     pub fn new(
         data: Arc<dyn Disk>,
         tablet: &Arc<Tablet>,
         rowset: Arc<DiskRowSet>,
         path: String,
-    ) -> DeltaCompaction {
+    ) -> MajorDeltaCompaction {
         let schema = tablet.table_schema();
         let (meta, deltas) = rowset.delta_file_state();
         let of = |id: &ColumnId| schema.schema.index_of_id(*id);
         let columns = meta.column_file.iter().flat_map(|file| &file.columns).filter_map(of).collect();
         let (tablet, mark, stage) = (tablet.clone(), tablet.history_mark(), Stage::Reading(0));
-        DeltaCompaction {
+        MajorDeltaCompaction {
             data,
             tablet,
             rowset,
