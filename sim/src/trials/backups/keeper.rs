@@ -4,32 +4,27 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow_array::Array;
-use arrow_array::cast::AsArray;
-use arrow_array::types::Int64Type;
-use engine::error::{Error, ErrorKind, Result};
+use engine::error::{Error, Result};
 use engine::schema::partition_range::PartitionRange;
 use engine::schema::row_ops::ClientCell;
 use engine::schema::{ColumnSchema, DataType, Schema};
 use engine::sync::Mutex;
 use futures_util::future::join;
 use nyala_backup::create::{BackupKind, Snapshot, create, take_snapshot};
-use nyala_backup::restore::{RestoreRequest, RestoreTarget, restore};
 use nyala_backup::store::{BackupStore, StoreListing};
 use nyala_client::tables::AlterStep;
-use nyala_client::{
-    Client, ClientConfig, CreateTable, FlushMode, ReadMode, RowOpKind, ScanSpec, SessionConfig, Table,
-};
+use nyala_client::{Client, ClientConfig, CreateTable, FlushMode, RowOpKind, SessionConfig, Table};
 use nyala_common::env::Env;
 use sim_plan::{Host, RandomStream};
 
+use super::outage::Outage;
 use crate::given_up::given_up_after;
 use crate::wire::keys::int64_key;
 use crate::workload::MASTER_PORT;
 
-const TABLE: &str = "t";
+pub(super) const TABLE: &str = "t";
 /// Directory of the store.
-const STORE: &str = "data";
+pub(super) const STORE: &str = "data";
 /// Steps of a trial.
 const STEPS: usize = 24;
 /// Keys of a range, and ranges that there may be.
@@ -38,27 +33,30 @@ const RANGES: u64 = 4;
 /// Most rows of a write, and tablets that are read at the same time.
 const ROWS: u64 = 12;
 const PARALLEL: usize = 2;
-/// Percentage of backups that are given up, of backups under which a range is dropped, and of attempts to restore that
-/// are given up; most polls until then.
+/// Percentage of backups that are given up, and of backups under which a range is dropped; most polls until then.
 const ABORT: u64 = 20;
 const DROP_WITHIN: u64 = 40;
-const GIVE_UP: u64 = 75;
-const POLLS: [u64; 3] = [20, 80, 300];
+pub(super) const POLLS: [u64; 3] = [20, 80, 300];
+/// Time after which the hasty client gives up an operation.
+const HASTY: Duration = Duration::from_millis(700);
 /// Longest time into a backup after which a range is dropped, in microseconds.
 const DROP_MICROS: [u64; 3] = [1_000, 6_000, 25_000];
 
-type Rows = BTreeMap<i64, Option<i64>>;
+pub(super) type Rows = BTreeMap<i64, Option<i64>>;
 
 pub(super) struct Keeper {
-    env: Env,
-    random: RandomStream,
-    client: Client,
+    pub(super) env: Env,
+    pub(super) random: RandomStream,
+    pub(super) client: Client,
+    /// A client that soon gives up, for restores.
+    pub(super) hasty: Client,
     table: Table,
     rows: Rows,
     ranges: BTreeSet<i64>,
     /// Rows at the time of each complete backup, in milliseconds.
-    backups: BTreeMap<u64, Rows>,
-    restored: u64,
+    pub(super) backups: BTreeMap<u64, Rows>,
+    pub(super) restored: u64,
+    pub(super) outage: Arc<Outage>,
     story: Arc<Mutex<Vec<String>>>,
 }
 
@@ -67,7 +65,7 @@ fn range_of(number: i64) -> PartitionRange {
 }
 
 /// Draws a number below one of some ends: those near 0 are frequent.
-fn below_some(random: &mut RandomStream, ends: [u64; 3]) -> u64 {
+pub(super) fn below_some(random: &mut RandomStream, ends: [u64; 3]) -> u64 {
     let end = random.pick(&ends);
     random.below(end)
 }
@@ -81,21 +79,26 @@ impl Keeper {
     pub(super) async fn play(
         env: Env,
         mut random: RandomStream,
+        outage: Arc<Outage>,
         story: Arc<Mutex<Vec<String>>>,
     ) -> std::result::Result<(), String> {
         let masters = [format!("{}:{MASTER_PORT}", Host::Master(0))];
-        let client = Client::connect(env.clone(), ClientConfig::new(masters)).await;
-        let client = client.map_err(|error| told(&error))?;
+        let config = ClientConfig::new(masters);
+        let hasty = ClientConfig { operation_timeout: HASTY, ..config.clone() };
+        let client = Client::connect(env.clone(), config).await.map_err(|error| told(&error))?;
+        let hasty = Client::connect(env.clone(), hasty).await.map_err(|error| told(&error))?;
         let table = create_table(&client, random.pick(&[None, Some(2)])).await;
         let mut keeper = Keeper {
             env,
             random,
             client,
+            hasty,
             table: table.map_err(|error| told(&error))?,
             rows: Rows::new(),
             ranges: BTreeSet::from([0]),
             backups: BTreeMap::new(),
             restored: 0,
+            outage,
             story,
         };
         for _ in 0..STEPS {
@@ -124,7 +127,7 @@ impl Keeper {
         }
     }
 
-    fn note(&self, what: impl Into<String>) {
+    pub(super) fn note(&self, what: impl Into<String>) {
         let seconds = self.env.now().mono.0 as f64 / 1e9;
         self.story.lock().push(format!("{seconds:.4} s: {}", what.into()));
     }
@@ -215,82 +218,6 @@ impl Keeper {
             Some(Err(_)) | None => {}
         }
         Ok(())
-    }
-
-    /// Restores one of the backups, in several attempts, and compares its rows.
-    async fn restore_one(&mut self) -> Result<()> {
-        let times: Vec<u64> = self.backups.keys().copied().collect();
-        if times.is_empty() {
-            return Ok(());
-        }
-        let to_ms = self.random.pick(&times);
-        self.restored += 1;
-        let name = format!("restored{}", self.restored);
-        self.restore(to_ms, &name).await?;
-        let found = self.read(&name).await?;
-        let wanted = &self.backups[&to_ms];
-        if found != *wanted {
-            let odd = found.iter().find(|(key, value)| wanted.get(key) != Some(value));
-            let lost = wanted.iter().find(|(key, value)| found.get(key) != Some(value));
-            let text = format!("the backup at {to_ms} had the row {lost:?}, and its restore {odd:?}");
-            return Err(Error::corrupt(text));
-        }
-        self.client.delete_table(&name).await
-    }
-
-    async fn restore(&mut self, to_ms: u64, name: &str) -> Result<()> {
-        let store = BackupStore::create(&self.env, STORE)?;
-        let listing = store.list()?;
-        let mut request = RestoreRequest {
-            table: TABLE.to_string(),
-            until_ms: Some(to_ms),
-            name: Some(name.to_string()),
-            replicas: None,
-            target: RestoreTarget::New,
-        };
-        loop {
-            let gives_up = self.random.percent(GIVE_UP);
-            let patience = if gives_up { 1 + below_some(&mut self.random, POLLS) } else { u64::MAX };
-            let restored = given_up_after(patience, restore(&self.client, &store, &listing, &request)).await;
-            self.note(format!(
-                "restore of {to_ms} to {name}: {:?}",
-                restored.as_ref().map(|done| done.is_ok())
-            ));
-            match restored {
-                Some(Ok(_)) => return Ok(()),
-                // It was given up right after its end.
-                Some(Err(error)) if error.kind == ErrorKind::AlreadyPresent => return Ok(()),
-                Some(Err(error)) => return Err(error),
-                None => {}
-            }
-            // A table whose creation was given up comes up.
-            self.env.sleep(Duration::from_secs(1)).await;
-            if self.client.open_table(name).await.is_ok() {
-                return Ok(());
-            }
-            request.target = match self.client.open_table(&format!("{name}.restoring-{to_ms}")).await {
-                Ok(_) => RestoreTarget::Resumed,
-                Err(_) => RestoreTarget::New,
-            };
-        }
-    }
-
-    /// Returns all rows of a table.
-    async fn read(&self, name: &str) -> Result<Rows> {
-        let table = self.client.open_table(name).await?;
-        let mut scanner = table.scan(ScanSpec { read_mode: ReadMode::YourWrites, ..ScanSpec::default() })?;
-        let mut rows = Rows::new();
-        while let Some(batch) = scanner.next_batch().await? {
-            let keys = batch.column(0).as_primitive::<Int64Type>();
-            let values = batch.column(1).as_primitive::<Int64Type>();
-            for at in 0..batch.num_rows() {
-                let value = values.is_valid(at).then(|| values.value(at));
-                if rows.insert(keys.value(at), value).is_some() {
-                    return Err(Error::corrupt(format!("{name} has two rows of {}", keys.value(at))));
-                }
-            }
-        }
-        Ok(rows)
     }
 }
 

@@ -4,23 +4,27 @@
 //!   client: rows, ranges ──► master, tablet server
 //!      │ backups, full and incremental; some are dropped in their middle, ranges are dropped under others
 //!      ▼
-//!   store ──► restores, dropped and resumed again and again ──► rows must be those of the backup's time
+//!   store ──► restores, dropped or failed and resumed again and again ──► rows must be those of the backup's time
 //! ```
 //!
 //! In a run, a client backs up now and then, and three backups are restored at the end. Here that is all that happens.
+//! The tablet server is down for some time in some restores.
 //!
-//! *Not here:* faults of servers and of the store's disk, types and defaults, which runs have.
+//! *Not here:* faults of masters and of the store's disk, types and defaults, which runs have.
 
 mod keeper;
+mod outage;
+mod restoring;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use engine::disk::mem::DiskCost;
 use engine::sync::Mutex;
-use sim_plan::RandomStream;
+use sim_plan::{Host, RandomStream};
 
 use self::keeper::Keeper;
+use self::outage::Outage;
 use super::{fleet, pass};
 use crate::cluster;
 use crate::event_log::EventLog;
@@ -35,6 +39,8 @@ const CLIENT: &str = "client";
 /// Time until servers serve, and until the client has ended.
 const BEGINNING: Duration = Duration::from_secs(3);
 const END: Duration = Duration::from_secs(600);
+/// Pause after which the driver looks for an order.
+const LOOK: Duration = Duration::from_millis(20);
 /// Lines that a violation's story ends with.
 const STORY: usize = 40;
 
@@ -53,21 +59,40 @@ fn play(seed: u64, story: &Arc<Mutex<Vec<String>>>) -> Result<(), String> {
     let observer = RunObserver::new(&plan, None);
     cluster::boot(&mut world, &plan, &observer);
     let result: Arc<Mutex<Option<Result<(), String>>>> = Arc::default();
-    let (into, story) = (result.clone(), story.clone());
+    let outage: Arc<Outage> = Arc::default();
+    let (into, story, orders) = (result.clone(), story.clone(), outage.clone());
     let program: HostProgram = Arc::new(move |env| {
-        let (into, story) = (into.clone(), story.clone());
+        let (into, story, orders) = (into.clone(), story.clone(), orders.clone());
         Box::pin(async move {
             env.sleep(BEGINNING).await;
             let random = RandomStream::new(seed, "backup trial");
-            let ended = Keeper::play(env, random, story).await;
+            let ended = Keeper::play(env, random, orders, story).await;
             *into.lock() = Some(ended);
             Ok(())
         })
     });
     world.client(CLIENT, program);
-    pass::until(&mut world, END)?;
+    while world.now() < END && result.lock().is_none() {
+        let next = world.now() + LOOK;
+        pass::until(&mut world, next)?;
+        if let Some(span) = outage.begin() {
+            take_down(&mut world, span)?;
+            outage.end();
+        }
+    }
     let ended = result.lock().take();
     ended.unwrap_or_else(|| Err("the client has not ended".to_string()))
+}
+
+/// Kills the tablet server, and starts it again after some time.
+fn take_down(world: &mut KeyedWorld, span: Duration) -> Result<(), String> {
+    let server = Host::Tserver(0).name();
+    world.kill(&server);
+    let up = world.now() + span;
+    pass::until(world, up)?;
+    world.restart(&server);
+    let serving = world.now() + BEGINNING;
+    pass::until(world, serving)
 }
 
 #[cfg(test)]
@@ -75,7 +100,7 @@ mod tests {
     use super::*;
     use crate::trials::reached::{self, Situation};
 
-    const SITUATIONS: [Situation; 7] = [
+    const SITUATIONS: [Situation; 9] = [
         ("a range that is added", &["range", "is added"]),
         ("a range that is dropped", &["range", "is dropped"]),
         ("a backup", &["backup at", "Some(true)"]),
@@ -83,6 +108,8 @@ mod tests {
         ("a backup that is given up", &["backup at", "None"]),
         ("a restore", &["restore of", "Some(true)"]),
         ("a restore that is given up", &["restore of", "None"]),
+        ("a restore that fails", &["restore of", "in an outage: Some(false)"]),
+        ("a restore that survives an outage", &["restore of", "in an outage: Some(true)"]),
     ];
 
     #[test]

@@ -1,0 +1,136 @@
+//! Restores of a trial of backups: they are given up, or meet an outage of the tablet server, and are resumed.
+
+use std::pin::pin;
+use std::time::Duration;
+
+use arrow_array::Array;
+use arrow_array::cast::AsArray;
+use arrow_array::types::Int64Type;
+use engine::error::{Error, ErrorKind, Result};
+use nyala_backup::restore::{RestoreOutcome, RestoreRequest, RestoreTarget, restore};
+use nyala_backup::store::BackupStore;
+use nyala_client::{ReadMode, ScanSpec};
+
+use super::keeper::{Keeper, POLLS, Rows, STORE, TABLE, below_some};
+use crate::given_up::given_up_after;
+
+/// Percentage of attempts that are given up, and of attempts that meet an outage.
+const GIVE_UP: u64 = 55;
+const OUTAGE: u64 = 25;
+/// Shortest and longest outage.
+const SPAN: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));
+/// Pause in which the client waits for the driver.
+const PAUSE: Duration = Duration::from_millis(10);
+/// Time in which a table whose creation was given up comes up.
+const SETTLING: Duration = Duration::from_secs(1);
+
+impl Keeper {
+    /// Restores one of the backups, in several attempts, and compares its rows.
+    pub(super) async fn restore_one(&mut self) -> Result<()> {
+        let times: Vec<u64> = self.backups.keys().copied().collect();
+        if times.is_empty() {
+            return Ok(());
+        }
+        let to_ms = self.random.pick(&times);
+        self.restored += 1;
+        let name = format!("restored{}", self.restored);
+        self.restore(to_ms, &name).await?;
+        let found = self.read(&name).await?;
+        let wanted = &self.backups[&to_ms];
+        if found != *wanted {
+            let odd = found.iter().find(|(key, value)| wanted.get(key) != Some(value));
+            let lost = wanted.iter().find(|(key, value)| found.get(key) != Some(value));
+            let text = format!("the backup at {to_ms} had the row {lost:?}, and its restore {odd:?}");
+            return Err(Error::corrupt(text));
+        }
+        self.client.delete_table(&name).await
+    }
+
+    async fn restore(&mut self, to_ms: u64, name: &str) -> Result<()> {
+        let mut request = RestoreRequest {
+            table: TABLE.to_string(),
+            until_ms: Some(to_ms),
+            name: Some(name.to_string()),
+            replicas: None,
+            target: RestoreTarget::New,
+        };
+        loop {
+            let fails = self.random.percent(OUTAGE);
+            let restored = match fails {
+                true => self.restore_in_outage(&request).await?,
+                false => self.restore_until_given_up(&request).await?,
+            };
+            let told = restored.as_ref().map(|done| done.is_ok());
+            let in_outage = if fails { ", in an outage" } else { "" };
+            self.note(format!("restore of {to_ms} to {name}{in_outage}: {told:?}"));
+            match restored {
+                Some(Ok(_)) => return Ok(()),
+                // It was given up right after its end.
+                Some(Err(error)) if error.kind == ErrorKind::AlreadyPresent => return Ok(()),
+                Some(Err(error)) if !fails => return Err(error),
+                Some(Err(_)) | None => {}
+            }
+            self.env.sleep(SETTLING).await;
+            if self.client.open_table(name).await.is_ok() {
+                return Ok(());
+            }
+            request.target = match self.client.open_table(&format!("{name}.restoring-{to_ms}")).await {
+                Ok(_) => RestoreTarget::Resumed,
+                Err(_) => RestoreTarget::New,
+            };
+        }
+    }
+
+    async fn restore_until_given_up(
+        &mut self,
+        request: &RestoreRequest,
+    ) -> Result<Option<Result<RestoreOutcome>>> {
+        let store = BackupStore::create(&self.env, STORE)?;
+        let listing = store.list()?;
+        let gives_up = self.random.percent(GIVE_UP);
+        let patience = if gives_up { 1 + below_some(&mut self.random, POLLS) } else { u64::MAX };
+        Ok(given_up_after(patience, restore(&self.client, &store, &listing, request)).await)
+    }
+
+    /// Restores in part, and goes on when the tablet server is down; returns when it is up again.
+    async fn restore_in_outage(
+        &mut self,
+        request: &RestoreRequest,
+    ) -> Result<Option<Result<RestoreOutcome>>> {
+        let store = BackupStore::create(&self.env, STORE)?;
+        let listing = store.list()?;
+        let patience = below_some(&mut self.random, POLLS);
+        let span = self.random.span(SPAN.0, SPAN.1);
+        let mut restoring = pin!(restore(&self.hasty, &store, &listing, request));
+        if let Some(done) = given_up_after(patience, restoring.as_mut()).await {
+            return Ok(Some(done));
+        }
+        self.outage.order(span);
+        while self.outage.is_ordered() {
+            self.env.sleep(PAUSE).await;
+        }
+        let done = restoring.await;
+        while !self.outage.is_over() {
+            self.env.sleep(PAUSE).await;
+        }
+        Ok(Some(done))
+    }
+
+    /// Returns all rows of a table.
+    async fn read(&self, name: &str) -> Result<Rows> {
+        let table = self.client.open_table(name).await?;
+        let mut scanner = table.scan(ScanSpec { read_mode: ReadMode::Latest, ..ScanSpec::default() })?;
+        let mut rows = Rows::new();
+        while let Some(batch) = scanner.next_batch().await? {
+            let keys = batch.column(0).as_primitive::<Int64Type>();
+            let values = batch.column(1).as_primitive::<Int64Type>();
+            for at in 0..batch.num_rows() {
+                let value = values.is_valid(at).then(|| values.value(at));
+                if rows.insert(keys.value(at), value).is_some() {
+                    return Err(Error::corrupt(format!("{name} has two rows of {}", keys.value(at))));
+                }
+            }
+        }
+        Ok(rows)
+    }
+}
