@@ -92,7 +92,7 @@ impl Keeper {
         Ok(given_up_after(patience, restore(&self.client, &store, &listing, request)).await)
     }
 
-    /// Restores in part, and goes on when the tablet server is down; returns when it is up again.
+    /// Restores in part, and continues when the tablet server is down; returns when it is up again.
     async fn restore_in_outage(
         &mut self,
         request: &RestoreRequest,
