@@ -8,6 +8,7 @@ use engine::tablet::rowset::RowSetId;
 use engine::time::Timestamp;
 
 use super::GroupTrial;
+use super::ids::id_of;
 use super::step::{self, Step};
 use crate::trials::scans;
 
@@ -142,10 +143,28 @@ impl GroupTrial {
         let damaged = self.servers.iter().any(|server| server.rotten || server.failed);
         let impatient = !damaged && self.random.percent(IMPATIENT_PERCENT);
         let retained = self.retained_from();
+        self.check_wanted_log(server);
         let Some((replica, wal)) = &mut self.servers[server].open else { return Ok(()) };
         let needed = replica.log_keep_from().min(retained);
         let keep = if impatient { needed } else { needed.min(replica.log_wanted_from()) };
         wal.gc(keep).map(drop)
+    }
+
+    /// Checks that a leader wants what any member lacks of its log, learners included.
+    fn check_wanted_log(&mut self, server: usize) {
+        let Some(replica) = self.servers[server].running().filter(|replica| replica.is_leader()) else {
+            return;
+        };
+        let peers = replica.status(self.reading(server)).peers;
+        let least = peers.iter().filter(|peer| peer.id != id_of(server)).min_by_key(|peer| peer.matched);
+        let wanted = replica.log_wanted_from();
+        let wrong = least.filter(|peer| wanted > peer.matched).map(|peer| {
+            format!(
+                "leader {server} wants its log from {wanted} on, and {:?} has it up to {}",
+                peer.id, peer.matched
+            )
+        });
+        self.report(wrong);
     }
 
     /// Raises the ancient history mark of a server.

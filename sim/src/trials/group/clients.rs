@@ -50,7 +50,7 @@ impl GroupTrial {
         open.copied().min().unwrap_or(u64::MAX)
     }
 
-    fn begin_request(&mut self) {
+    pub(super) fn begin_request(&mut self) {
         let table = self.tables.last().expect("there is a first version");
         let count = self.random.between(1, 6);
         let rows = draw::rows(&mut self.random, &table.shape, &self.rows, count);

@@ -230,7 +230,23 @@ impl GroupTrial {
         self.settle(server);
         let opened = self.servers[server].running().map(|replica| replica.last_op());
         self.note(format!("{server} starts: {started:?}, {opened:?}"));
+        self.check_results(server);
         started
+    }
+
+    /// Checks that a server which starts has the results of all requests that it has applied and that may be sent
+    /// again.
+    fn check_results(&mut self, server: usize) {
+        let own = &self.servers[server];
+        let Some(applied) = own.running().map(|replica| replica.last_applied().index) else { return };
+        let mut requests = self.open.iter().map(|open| open.number);
+        let lost = requests.find(|number| {
+            let is_applied = self.committed_at.get(number).is_some_and(|index| *index <= applied);
+            is_applied && self.answers.contains_key(number) && !own.results.contains_key(number)
+        });
+        self.report(
+            lost.map(|number| format!("server {server} starts without the result of request {number}")),
+        );
     }
 
     /// Returns true if the group is whole without a server: no other one is damaged, all other voters are up to date,

@@ -9,7 +9,8 @@
 //!           └──► model    rows of committed operations: scans at any replica, at any snapshot it calls complete
 //!
 //!  operator: evicts what a leader reports as lost, adds members, deletes former ones, at any time
-//!  in the end, without faults: three healthy voters, all requests done, equal rows, nothing left elsewhere
+//!  in the end, without faults: three healthy voters, all requests done, equal rows, nothing left elsewhere; then a
+//!  leadership transfer to a voter that is gone, or a disaster
 //! ```
 //!
 //! A run's cluster goes through few elections and copies, each of which takes seconds of its time. Here they take
@@ -33,6 +34,7 @@ mod published;
 mod quiet;
 mod server;
 mod step;
+mod transfer;
 
 use std::collections::BTreeMap;
 use std::time::Duration;

@@ -32,7 +32,13 @@ impl GroupTrial {
                 self.act(server, |trial| trial.restart(server));
             }
         }
-        if self.settles("without faults") && self.meet_disaster() {
+        if !self.settles("without faults") {
+            return;
+        }
+        if self.transfer_leadership() && !self.settles("after a transfer") {
+            return;
+        }
+        if self.found.is_none() && self.meet_disaster() {
             self.settles("after a disaster");
         }
     }
