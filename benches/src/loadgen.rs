@@ -13,7 +13,7 @@ use engine::schema::{ColumnSchema, DataType, Schema};
 use engine::tablet::diskrowset::{
     ColumnFileConfig, DiskRowSet, DiskRowSetWriter, RowSetMeta, RowSetTrackers,
 };
-use engine::tablet::rowset::{RowSetScanSpec, Snapshot};
+use engine::tablet::rowset::RowSetScanSpec;
 use engine::time::Timestamp;
 
 use crate::mix;
@@ -103,16 +103,7 @@ impl Loadgen {
 
     /// Returns a scan of every column of every row.
     pub fn all(&self) -> RowSetScanSpec {
-        RowSetScanSpec {
-            columns: self.schema.columns().iter().map(ProjectedColumn::from).collect(),
-            predicates: Arc::new([]),
-            lower_key: None,
-            upper_key: None,
-            snapshot: Snapshot { before: Timestamp::MAX },
-            diff_from: None,
-            want_keys: false,
-            block_rows: 1024,
-        }
+        RowSetScanSpec::latest(self.schema.columns().iter().map(ProjectedColumn::from).collect(), 1024)
     }
 
     /// Returns a scan of every column of one row in fifty.

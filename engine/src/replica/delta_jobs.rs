@@ -8,6 +8,8 @@ use crate::config::TabletConfig;
 use crate::disk::Disk;
 use crate::error::Result;
 use crate::note::Note;
+use crate::tablet::Tablet;
+use crate::tablet::delta_compaction::DeltaCompaction;
 use crate::tablet::diskrowset::{ColumnFileConfig, DiskRowSet, RowSetMeta};
 use crate::tablet::flush::{column_path, delta_path};
 use crate::tablet::major_delta_compaction::MajorDeltaCompaction;
@@ -68,50 +70,70 @@ impl JobWork for DeltaFlush {
     }
 }
 
-/// Folds the delta files of a DiskRowSet into the changed base columns.
-pub(super) struct MajorCompaction {
-    merge: MajorDeltaCompaction,
+/// A major or minor delta compaction of one DiskRowSet.
+pub(super) struct DeltaCompactionJob {
+    compaction: Box<dyn DeltaCompaction>,
     created: Option<RowSetMeta>,
     old: Vec<String>,
 }
 
-impl MajorCompaction {
-    pub(super) fn start(
+impl DeltaCompactionJob {
+    /// Folds the delta files into the changed base columns.
+    pub(super) fn major(
         id: RowSetId,
         data: &Arc<dyn Disk>,
         applier: &mut TabletApplier,
-    ) -> Result<Option<MajorCompaction>> {
+    ) -> Result<Option<DeltaCompactionJob>> {
         let tablet = &applier.tablet;
-        let rowset = find_rowset(tablet, id)?;
-        if rowset.meta().delta_files.is_empty() {
-            return Ok(None);
-        }
+        let Some(rowset) = rowset_with_delta_files(tablet, id, 1)? else { return Ok(None) };
         let path = column_path(tablet.tablet, id, tablet.new_rowset_id());
-        let merge = MajorDeltaCompaction::new(data.clone(), tablet, rowset, path);
-        Ok(Some(MajorCompaction { old: merge.old_files(), merge, created: None }))
+        Ok(Some(DeltaCompactionJob::new(MajorDeltaCompaction::new(data.clone(), tablet, rowset, path))))
+    }
+
+    /// Merges the delta files into one.
+    pub(super) fn minor(
+        id: RowSetId,
+        data: &Arc<dyn Disk>,
+        applier: &mut TabletApplier,
+    ) -> Result<Option<DeltaCompactionJob>> {
+        let tablet = &applier.tablet;
+        let Some(rowset) = rowset_with_delta_files(tablet, id, 2)? else { return Ok(None) };
+        let path = delta_path(tablet.tablet, id, tablet.new_rowset_id());
+        Ok(Some(DeltaCompactionJob::new(MinorDeltaCompaction::new(data.clone(), tablet, rowset, path))))
+    }
+
+    fn new(compaction: impl DeltaCompaction + 'static) -> DeltaCompactionJob {
+        let old = compaction.old_files();
+        DeltaCompactionJob { compaction: Box::new(compaction), created: None, old }
     }
 }
 
-impl JobWork for MajorCompaction {
+/// Returns the rowset if it has at least this many delta files.
+fn rowset_with_delta_files(tablet: &Tablet, id: RowSetId, least: usize) -> Result<Option<Arc<DiskRowSet>>> {
+    let rowset = find_rowset(tablet, id)?;
+    Ok(Some(rowset).filter(|rowset| rowset.meta().delta_files.len() >= least))
+}
+
+impl JobWork for DeltaCompactionJob {
     fn allocated(&self) -> usize {
-        self.merge.allocated()
+        self.compaction.allocated()
     }
 
     fn step_rows(&self, config: &TabletConfig) -> usize {
-        let rowset = self.merge.rowset();
+        let rowset = self.compaction.rowset();
         config.step_rows(rowset.meta().rows.into(), rowset.raw_bytes())
     }
 
     fn write(&mut self, rows: usize) -> Result<bool> {
-        if self.merge.step(rows)? {
+        if self.compaction.step(rows)? {
             return Ok(true);
         }
-        self.created = Some(self.merge.finish()?);
+        self.created = Some(self.compaction.finish()?);
         Ok(false)
     }
 
     fn new_files(&self) -> &[String] {
-        std::slice::from_ref(self.merge.path())
+        std::slice::from_ref(self.compaction.path())
     }
 
     fn old_files(&self) -> &[String] {
@@ -124,81 +146,13 @@ impl JobWork for MajorCompaction {
     }
 
     fn mark_swap(&self, applier: &TabletApplier) {
-        let (observer, rowset) = (&applier.tablet.config().observer, self.merge.rowset());
-        let again = rowset.meta().column_file.is_some();
-        observer.mark_if(again, "major delta compaction: column rewritten before");
-        observer.mark_if(rowset.dms_len() > 0, "major delta compaction: concurrent deltas");
+        self.compaction.mark(&applier.tablet.config().observer);
     }
 
     fn swap(&mut self, _writer: &mut TabletWriter) -> Result<Option<Note>> {
         let created = self.created.take().expect("written before");
-        let columns = created.column_file.iter().flat_map(|file| file.columns.clone()).collect();
-        let note = Note::FoldedDeltas { rowset: created.id, columns };
-        self.merge.rowset().install_compacted(created)?;
-        Ok(Some(note))
-    }
-}
-
-/// Merges the delta files of a DiskRowSet into one.
-pub(super) struct MinorCompaction {
-    merge: MinorDeltaCompaction,
-    created: Option<RowSetMeta>,
-    old: Vec<String>,
-}
-
-impl MinorCompaction {
-    pub(super) fn start(
-        id: RowSetId,
-        data: &Arc<dyn Disk>,
-        applier: &mut TabletApplier,
-    ) -> Result<Option<MinorCompaction>> {
-        let tablet = &applier.tablet;
-        let rowset = find_rowset(tablet, id)?;
-        if rowset.meta().delta_files.len() < 2 {
-            return Ok(None);
-        }
-        let path = delta_path(tablet.tablet, id, tablet.new_rowset_id());
-        let merge = MinorDeltaCompaction::new(data.clone(), tablet, rowset, path);
-        Ok(Some(MinorCompaction { old: merge.old_files(), merge, created: None }))
-    }
-}
-
-impl JobWork for MinorCompaction {
-    fn allocated(&self) -> usize {
-        self.merge.allocated()
-    }
-
-    fn write(&mut self, rows: usize) -> Result<bool> {
-        if self.merge.step(rows)? {
-            return Ok(true);
-        }
-        self.created = Some(self.merge.finish()?);
-        Ok(false)
-    }
-
-    fn new_files(&self) -> &[String] {
-        std::slice::from_ref(self.merge.path())
-    }
-
-    fn old_files(&self) -> &[String] {
-        &self.old
-    }
-
-    fn list_rowsets(&self, meta: &mut Superblock, writer: &TabletWriter) -> Option<u64> {
-        replace_rowset(meta, self.created.as_ref().expect("written before"));
-        writer.log_anchor(false, &[])
-    }
-
-    fn mark_swap(&self, applier: &TabletApplier) {
-        let (observer, rowset) = (&applier.tablet.config().observer, self.merge.rowset());
-        observer.mark_if(rowset.meta().column_file.is_some(), "minor delta compaction: beside a column file");
-        observer.mark_if(rowset.dms_len() > 0, "minor delta compaction: concurrent deltas");
-    }
-
-    fn swap(&mut self, _writer: &mut TabletWriter) -> Result<Option<Note>> {
-        let created = self.created.take().expect("written before");
-        let note = Note::MergedDeltas { rowset: created.id, files: self.old.len() };
-        self.merge.rowset().install_compacted(created)?;
+        let note = self.compaction.note(&created);
+        self.compaction.rowset().install_compacted(created)?;
         Ok(Some(note))
     }
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::applier::TabletApplier;
-use super::delta_jobs::{DeltaFlush, MajorCompaction, MinorCompaction};
+use super::delta_jobs::{DeltaCompactionJob, DeltaFlush};
 use super::job_work::{JobKind, JobWork};
 use super::rowset_jobs::{Checkpoint, Compaction, RowsFlush};
 use crate::disk::Disk;
@@ -19,8 +19,8 @@ pub(super) fn start(
         JobKind::FlushRows => boxed(RowsFlush::start(data, applier)),
         JobKind::FlushDeltas(id) => boxed(DeltaFlush::start(*id, applier)?),
         JobKind::Compact(ids) => boxed(Compaction::start(ids, data, applier)?),
-        JobKind::MajorDeltaCompaction(id) => boxed(MajorCompaction::start(*id, data, applier)?),
-        JobKind::MinorDeltaCompaction(id) => boxed(MinorCompaction::start(*id, data, applier)?),
+        JobKind::MajorDeltaCompaction(id) => boxed(DeltaCompactionJob::major(*id, data, applier)?),
+        JobKind::MinorDeltaCompaction(id) => boxed(DeltaCompactionJob::minor(*id, data, applier)?),
         JobKind::Checkpoint => boxed(Some(Checkpoint)),
     })
 }

@@ -89,6 +89,7 @@ impl From<&TabletConfig> for CompactionLimits {
 /// Kind of a chosen compaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CompactionKind {
+    /// A compaction of the rowsets.
     RowSets,
     /// A major delta compaction of the one rowset is enough.
     MajorDelta,

@@ -25,7 +25,7 @@ use super::deltamemstore::DeltaMemStore;
 use super::diskrowset_scan::DiskRowSetScan;
 use super::diskrowset_writer::RowSetFooter;
 pub use super::diskrowset_writer::{ColumnFileConfig, DeltaFileMeta, DiskRowSetWriter, RowSetMeta};
-use super::rowset::{ProbeStats, RowSetScan, RowSetScanSpec, Snapshot};
+use super::rowset::{ProbeStats, RowSetScan, RowSetScanSpec};
 use crate::cfile::cache::PageCache;
 use crate::cfile::page_file::{FileKind, PageFile, PageOwner, PageWriter, stream};
 use crate::cfile::page_index::PageEntry;
@@ -215,16 +215,7 @@ impl DiskRowSet {
 
     /// Returns the row's columns after the deltas, as a block of one row; `None` if it is deleted.
     pub fn row_at_latest(&self, row: RowId, columns: Arc<[ProjectedColumn]>) -> Result<Option<RowBlock>> {
-        let spec = RowSetScanSpec {
-            columns,
-            predicates: Arc::new([]),
-            lower_key: None,
-            upper_key: None,
-            snapshot: Snapshot { before: Timestamp::MAX },
-            diff_from: None,
-            want_keys: false,
-            block_rows: 1,
-        };
+        let spec = RowSetScanSpec::latest(columns, 1);
         let (base, deltas) = self.base_and_deltas();
         let mut scan = DiskRowSetScan::over_rows(base, deltas, spec, row..row + 1)?;
         Ok(scan.next()?.map(|scanned| scanned.block))

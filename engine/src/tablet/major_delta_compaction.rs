@@ -20,16 +20,19 @@ use std::sync::Arc;
 
 use super::Tablet;
 use super::column_file::{ColumnFileMeta, ColumnFileWriter};
+use super::delta_compaction::DeltaCompaction;
 use super::delta_tracker::RowsetDeltas;
 use super::deltafile::DeltaBatch;
 use super::diskrowset::{DiskRowSet, RowSetMeta};
 use super::diskrowset_scan::DiskRowSetScan;
-use super::rowset::{RowSetScan, RowSetScanSpec, Snapshot};
+use super::rowset::{RowSetScan, RowSetScanSpec};
 use super::superblock::TabletSchema;
 use crate::cfile::page_file::PageOwner;
 use crate::disk::Disk;
 use crate::error::{Error, Result};
 use crate::ids::{ColumnId, RowId};
+use crate::note::Note;
+use crate::observer::ObserverHandle;
 use crate::schema::row_block::{ColumnBlock, RowBlock};
 use crate::schema::row_change::RowChange;
 use crate::time::Timestamp;
@@ -67,7 +70,7 @@ enum Stage {
 type Entry<'a> = (RowId, Timestamp, &'a [u8]);
 
 impl MajorDeltaCompaction {
-    /// Creates a compaction into the file `path`. No other job may work on the rowset at the same time.
+    /// Creates a compaction into the file `path`.
     pub fn new(
         data: Arc<dyn Disk>,
         tablet: &Arc<Tablet>,
@@ -92,60 +95,6 @@ impl MajorDeltaCompaction {
             stage,
             step_bytes: 0,
         }
-    }
-
-    pub fn rowset(&self) -> &Arc<DiskRowSet> {
-        &self.rowset
-    }
-
-    pub fn path(&self) -> &String {
-        &self.path
-    }
-
-    /// Returns the files that the compaction replaces.
-    pub fn old_files(&self) -> Vec<String> {
-        self.meta.files().skip(1).map(str::to_string).collect()
-    }
-
-    /// Processes up to `rows` rows. Returns true if there is more to do.
-    pub fn step(&mut self, rows: usize) -> Result<bool> {
-        match std::mem::replace(&mut self.stage, Stage::Done) {
-            Stage::Reading(row) if row < self.meta.rows => {
-                let end = self.meta.rows.min(row.saturating_add(rows.max(1) as u32));
-                self.read_next_batch(row..end)?;
-                self.stage = Stage::Reading(end);
-            }
-            Stage::Reading(_) => self.stage = self.begin(rows)?,
-            Stage::Writing { mut scan, mut writer } => {
-                let (more, bytes) = self.write(scan.as_deref_mut(), &mut writer, rows)?;
-                self.step_bytes = bytes;
-                self.stage = Stage::Writing { scan, writer };
-                return Ok(more);
-            }
-            Stage::Done => {}
-        }
-        Ok(true)
-    }
-
-    /// Returns the bytes of memory allocated during a step and between steps.
-    pub fn allocated(&self) -> usize {
-        let Stage::Writing { scan, writer } = &self.stage else { return self.step_bytes };
-        self.step_bytes + writer.allocated() + scan.as_ref().map_or(0, |scan| scan.allocated())
-    }
-
-    /// Makes the file durable and returns the rowset's new metadata. Called after the last step.
-    pub fn finish(&mut self) -> Result<RowSetMeta> {
-        let Stage::Writing { writer, .. } = std::mem::replace(&mut self.stage, Stage::Done) else {
-            return Err(Error::invalid(format!("{}: not completely written", self.path)));
-        };
-        let file = writer.finish()?;
-        let mut meta = RowSetMeta::clone(&self.meta);
-        let old: u64 = meta.delta_files.iter().map(|delta| delta.bytes).sum();
-        let older = meta.column_file.as_ref().map_or(0, |file: &ColumnFileMeta| file.bytes);
-        meta.bytes = meta.bytes - old - older + file.bytes;
-        meta.delta_files.clear();
-        meta.column_file = Some(file);
-        Ok(meta)
     }
 
     /// Returns true if all deltas of a row can be folded: updates of columns that the rowset and the table have.
@@ -187,16 +136,7 @@ impl MajorDeltaCompaction {
         let identity = PageOwner { tablet: self.tablet.tablet, rowset: self.meta.id };
         let config = &self.tablet.config().columns;
         let writer = ColumnFileWriter::new(self.data.clone(), &self.path, identity, &columns, config)?;
-        let spec = RowSetScanSpec {
-            columns: columns.into_iter().map(Into::into).collect(),
-            predicates: Arc::new([]),
-            lower_key: None,
-            upper_key: None,
-            snapshot: Snapshot { before: Timestamp::MAX },
-            diff_from: None,
-            want_keys: false,
-            block_rows: rows,
-        };
+        let spec = RowSetScanSpec::latest(columns.into_iter().map(Into::into).collect(), rows);
         let scan =
             (!spec.columns.is_empty()).then(|| self.rowset.scan_base(spec).map(Box::new)).transpose()?;
         Ok(Stage::Writing { scan, writer: Box::new(writer) })
@@ -272,6 +212,69 @@ impl MajorDeltaCompaction {
         }
         new.push_row(cells);
         Ok(())
+    }
+}
+
+impl DeltaCompaction for MajorDeltaCompaction {
+    fn rowset(&self) -> &Arc<DiskRowSet> {
+        &self.rowset
+    }
+
+    fn path(&self) -> &String {
+        &self.path
+    }
+
+    fn old_files(&self) -> Vec<String> {
+        self.meta.files().skip(1).map(str::to_string).collect()
+    }
+
+    fn step(&mut self, rows: usize) -> Result<bool> {
+        match std::mem::replace(&mut self.stage, Stage::Done) {
+            Stage::Reading(row) if row < self.meta.rows => {
+                let end = self.meta.rows.min(row.saturating_add(rows.max(1) as u32));
+                self.read_next_batch(row..end)?;
+                self.stage = Stage::Reading(end);
+            }
+            Stage::Reading(_) => self.stage = self.begin(rows)?,
+            Stage::Writing { mut scan, mut writer } => {
+                let (more, bytes) = self.write(scan.as_deref_mut(), &mut writer, rows)?;
+                self.step_bytes = bytes;
+                self.stage = Stage::Writing { scan, writer };
+                return Ok(more);
+            }
+            Stage::Done => {}
+        }
+        Ok(true)
+    }
+
+    fn allocated(&self) -> usize {
+        let Stage::Writing { scan, writer } = &self.stage else { return self.step_bytes };
+        self.step_bytes + writer.allocated() + scan.as_ref().map_or(0, |scan| scan.allocated())
+    }
+
+    fn finish(&mut self) -> Result<RowSetMeta> {
+        let Stage::Writing { writer, .. } = std::mem::replace(&mut self.stage, Stage::Done) else {
+            return Err(Error::invalid(format!("{}: not completely written", self.path)));
+        };
+        let file = writer.finish()?;
+        let mut meta = RowSetMeta::clone(&self.meta);
+        let old: u64 = meta.delta_files.iter().map(|delta| delta.bytes).sum();
+        let older = meta.column_file.as_ref().map_or(0, |file: &ColumnFileMeta| file.bytes);
+        meta.bytes = meta.bytes - old - older + file.bytes;
+        meta.delta_files.clear();
+        meta.column_file = Some(file);
+        Ok(meta)
+    }
+
+    fn mark(&self, observer: &ObserverHandle) {
+        let again = self.meta.column_file.is_some();
+        observer.mark_if(again, "major delta compaction: column rewritten before");
+        observer.mark_if(self.rowset.dms_len() > 0, "major delta compaction: concurrent deltas");
+    }
+
+    fn note(&self, created: &RowSetMeta) -> Note {
+        let columns = created.column_file.iter().flat_map(|file| file.columns.clone()).collect();
+        Note::FoldedDeltas { rowset: created.id, columns }
     }
 }
 

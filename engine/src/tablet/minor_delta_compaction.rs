@@ -14,12 +14,15 @@
 use std::sync::Arc;
 
 use super::Tablet;
+use super::delta_compaction::DeltaCompaction;
 use super::deltafile::{DeltaBatch, DeltaDirection, DeltaReader, DeltaWriter, TimeRange};
 use super::diskrowset::{DeltaFileMeta, DiskRowSet, RowSetMeta};
 use crate::cfile::page_file::{FileKind, PageOwner, PageWriter};
 use crate::disk::Disk;
 use crate::error::{Error, Result};
 use crate::ids::RowId;
+use crate::note::Note;
+use crate::observer::ObserverHandle;
 use crate::time::Timestamp;
 
 /// A minor delta compaction in progress.
@@ -41,7 +44,7 @@ pub struct MinorDeltaCompaction {
 }
 
 impl MinorDeltaCompaction {
-    /// Creates a compaction into the file `path`. No other job may work on the rowset at the same time.
+    /// Creates a compaction into the file `path`.
     pub fn new(data: Arc<dyn Disk>, tablet: &Tablet, rowset: Arc<DiskRowSet>, path: String) -> Self {
         let (meta, mut deltas) = rowset.delta_file_state();
         MinorDeltaCompaction {
@@ -59,21 +62,25 @@ impl MinorDeltaCompaction {
         }
     }
 
-    pub fn rowset(&self) -> &Arc<DiskRowSet> {
+    fn input_count(&self) -> u64 {
+        self.inputs.iter().map(|file| file.meta().count).sum()
+    }
+}
+
+impl DeltaCompaction for MinorDeltaCompaction {
+    fn rowset(&self) -> &Arc<DiskRowSet> {
         &self.rowset
     }
 
-    pub fn path(&self) -> &String {
+    fn path(&self) -> &String {
         &self.path
     }
 
-    /// Returns the files that the compaction replaces.
-    pub fn old_files(&self) -> Vec<String> {
+    fn old_files(&self) -> Vec<String> {
         self.meta.delta_files.iter().map(|delta| delta.file.clone()).collect()
     }
 
-    /// Writes the deltas of up to `rows` rows. Returns true if there is more to do.
-    pub fn step(&mut self, rows: usize) -> Result<bool> {
+    fn step(&mut self, rows: usize) -> Result<bool> {
         let (out, writer) = match &mut self.output {
             Some(output) => output,
             None => {
@@ -94,14 +101,12 @@ impl MinorDeltaCompaction {
         Ok(end < self.meta.rows)
     }
 
-    /// Returns the bytes of memory allocated during a step and between steps.
-    pub fn allocated(&self) -> usize {
+    fn allocated(&self) -> usize {
         let output = self.output.as_ref().map_or(0, |(out, writer)| out.allocated() + writer.allocated());
         self.step_bytes + output
     }
 
-    /// Makes the file durable and returns the rowset's new metadata. Called after the last step.
-    pub fn finish(&mut self) -> Result<RowSetMeta> {
+    fn finish(&mut self) -> Result<RowSetMeta> {
         let Some((mut out, writer)) = self.output.take().filter(|_| self.next == self.meta.rows) else {
             return Err(Error::invalid(format!("{}: not completely written", self.path)));
         };
@@ -118,7 +123,12 @@ impl MinorDeltaCompaction {
         Ok(meta)
     }
 
-    fn input_count(&self) -> u64 {
-        self.inputs.iter().map(|file| file.meta().count).sum()
+    fn mark(&self, observer: &ObserverHandle) {
+        observer.mark_if(self.meta.column_file.is_some(), "minor delta compaction: beside a column file");
+        observer.mark_if(self.rowset.dms_len() > 0, "minor delta compaction: concurrent deltas");
+    }
+
+    fn note(&self, created: &RowSetMeta) -> Note {
+        Note::MergedDeltas { rowset: created.id, files: self.inputs.len() }
     }
 }

@@ -37,6 +37,7 @@ pub mod column_file;
 mod column_spec;
 pub mod compaction_policy;
 mod components;
+pub mod delta_compaction;
 mod delta_page;
 pub mod delta_tracker;
 pub mod deltafile;

@@ -66,6 +66,20 @@ pub struct RowSetScanSpec {
 }
 
 impl RowSetScanSpec {
+    /// Returns a scan of columns of all rows, at the latest snapshot, without their keys.
+    pub fn latest(columns: Arc<[ProjectedColumn]>, block_rows: usize) -> RowSetScanSpec {
+        RowSetScanSpec {
+            columns,
+            predicates: Arc::new([]),
+            lower_key: None,
+            upper_key: None,
+            snapshot: Snapshot { before: Timestamp::MAX },
+            diff_from: None,
+            want_keys: false,
+            block_rows,
+        }
+    }
+
     /// Returns true if the range contains one key: no key is between a key and the same key with a zero appended.
     pub fn is_one_key(&self) -> bool {
         let bounds = self.lower_key.as_deref().zip(self.upper_key.as_deref());

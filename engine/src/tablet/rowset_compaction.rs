@@ -18,7 +18,7 @@ use super::deltafile::DeltaBatch;
 use super::diskrowset::DiskRowSet;
 use super::diskrowset_scan::DiskRowSetScan;
 use super::flush::{RollingRowSetWriter, RowRelocation};
-use super::rowset::{RowSetScan, RowSetScanSpec, ScannedBlock, Snapshot};
+use super::rowset::{RowSetScan, RowSetScanSpec, ScannedBlock};
 use super::superblock::TabletSchema;
 use crate::disk::Disk;
 use crate::error::Result;
@@ -180,16 +180,7 @@ impl CompactionInput {
         columns: Arc<[ProjectedColumn]>,
         block_rows: usize,
     ) -> Result<CompactionInput> {
-        let spec = RowSetScanSpec {
-            columns,
-            predicates: Arc::new([]),
-            lower_key: None,
-            upper_key: None,
-            snapshot: Snapshot { before: Timestamp::MAX },
-            diff_from: None,
-            want_keys: true,
-            block_rows,
-        };
+        let spec = RowSetScanSpec { want_keys: true, ..RowSetScanSpec::latest(columns, block_rows) };
         let deltas = rowset.deltas();
         deltas.recent.begin_merge();
         Ok(CompactionInput {

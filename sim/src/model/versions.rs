@@ -93,9 +93,9 @@ impl Incarnation {
         write: &RowWrite,
     ) -> Option<RowWrite> {
         let has = |number: &ColNo| version.table.column(*number).is_some();
-        let earlier = || self.possible(since..=Nanos::MAX).take_while(|earlier| *earlier != version);
         let by_earlier = || {
-            let mut found = earlier().filter_map(|earlier| earlier.translate(view, write));
+            let earlier = self.possible(since..=Nanos::MAX).take_while(|earlier| *earlier != version);
+            let mut found = earlier.filter_map(|earlier| earlier.translate(view, write));
             found.find(|write| write.cells.keys().all(has))
         };
         version.translate(view, write).or_else(by_earlier)

@@ -99,9 +99,8 @@ const ABSENT: [(&str, &str); 11] = [
     ),
     (
         "the feature is missing: UNDO delta files of their own, location cache",
-        "undo_delta_block_gc_running \
-         undo_delta_block_estimated_retained_bytes deleted_rowset_estimated_retained_bytes \
-         undo_delta_block_gc_bytes_deleted delta_file_lookups delta_file_lookups_per_op mrs_lookups \
+        "undo_delta_block_gc_running undo_delta_block_gc_bytes_deleted undo_delta_block_estimated_retained_bytes \
+         deleted_rowset_estimated_retained_bytes delta_file_lookups delta_file_lookups_per_op mrs_lookups \
          bloom_lookups_per_op key_file_lookups_per_op location_mapping_cache_hits location_mapping_cache_queries",
     ),
     (

@@ -14,15 +14,30 @@ use nyala_client::{ReadMode, ScanSpec};
 use super::keeper::{Keeper, POLLS, Rows, STORE, TABLE, below_some};
 use crate::given_up::given_up_after;
 
-/// Percentage of attempts that are given up, and of attempts that meet an outage.
-const GIVE_UP: u64 = 55;
-const OUTAGE: u64 = 25;
+/// What becomes of an attempt to restore, unless it ends before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Fate {
+    Undisturbed,
+    /// It is given up after some polls.
+    GivenUp,
+    /// The tablet server is killed after some polls.
+    Outage,
+}
+
+const FATES: [(Fate, u64); 3] = [(Fate::Undisturbed, 25), (Fate::GivenUp, 45), (Fate::Outage, 30)];
 /// Shortest and longest outage.
 const SPAN: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));
 /// Pause in which the client waits for the driver.
 const PAUSE: Duration = Duration::from_millis(10);
 /// Time in which a table whose creation was given up comes up.
 const SETTLING: Duration = Duration::from_secs(1);
+
+/// The end of an attempt to restore.
+struct Attempt {
+    /// `None` if it was given up.
+    outcome: Option<Result<RestoreOutcome>>,
+    met_outage: bool,
+}
 
 impl Keeper {
     /// Restores one of the backups, in several attempts, and compares its rows.
@@ -55,19 +70,15 @@ impl Keeper {
             target: RestoreTarget::New,
         };
         loop {
-            let fails = self.random.percent(OUTAGE);
-            let restored = match fails {
-                true => self.restore_in_outage(&request).await?,
-                false => self.restore_until_given_up(&request).await?,
-            };
-            let told = restored.as_ref().map(|done| done.is_ok());
-            let in_outage = if fails { ", in an outage" } else { "" };
+            let Attempt { outcome, met_outage } = self.attempt(&request).await?;
+            let told = outcome.as_ref().map(|done| done.is_ok());
+            let in_outage = if met_outage { ", in an outage" } else { "" };
             self.note(format!("restore of {to_ms} to {name}{in_outage}: {told:?}"));
-            match restored {
+            match outcome {
                 Some(Ok(_)) => return Ok(()),
                 // It was given up right after its end.
                 Some(Err(error)) if error.kind == ErrorKind::AlreadyPresent => return Ok(()),
-                Some(Err(error)) if !fails => return Err(error),
+                Some(Err(error)) if !met_outage => return Err(error),
                 Some(Err(_)) | None => {}
             }
             self.env.sleep(SETTLING).await;
@@ -81,39 +92,32 @@ impl Keeper {
         }
     }
 
-    async fn restore_until_given_up(
-        &mut self,
-        request: &RestoreRequest,
-    ) -> Result<Option<Result<RestoreOutcome>>> {
+    /// Restores as far as the attempt's fate lets it. After an outage the tablet server is up again.
+    async fn attempt(&mut self, request: &RestoreRequest) -> Result<Attempt> {
         let store = BackupStore::create(&self.env, STORE)?;
         let listing = store.list()?;
-        let gives_up = self.random.percent(GIVE_UP);
-        let patience = if gives_up { 1 + below_some(&mut self.random, POLLS) } else { u64::MAX };
-        Ok(given_up_after(patience, restore(&self.client, &store, &listing, request)).await)
-    }
-
-    /// Restores in part, and continues when the tablet server is down; returns when it is up again.
-    async fn restore_in_outage(
-        &mut self,
-        request: &RestoreRequest,
-    ) -> Result<Option<Result<RestoreOutcome>>> {
-        let store = BackupStore::create(&self.env, STORE)?;
-        let listing = store.list()?;
-        let patience = below_some(&mut self.random, POLLS);
+        let fate = self.random.weighted(&FATES);
+        let polls = 1 + below_some(&mut self.random, POLLS);
         let span = self.random.span(SPAN.0, SPAN.1);
-        let mut restoring = pin!(restore(&self.hasty, &store, &listing, request));
-        if let Some(done) = given_up_after(patience, restoring.as_mut()).await {
-            return Ok(Some(done));
+        let (client, polls) = match fate {
+            Fate::Undisturbed => (&self.client, u64::MAX),
+            Fate::GivenUp => (&self.client, polls),
+            Fate::Outage => (&self.hasty, polls),
+        };
+        let mut restoring = pin!(restore(client, &store, &listing, request));
+        let outcome = given_up_after(polls, restoring.as_mut()).await;
+        if outcome.is_some() || fate != Fate::Outage {
+            return Ok(Attempt { outcome, met_outage: false });
         }
         self.outage.order(span);
         while self.outage.is_ordered() {
             self.env.sleep(PAUSE).await;
         }
-        let done = restoring.await;
+        let outcome = restoring.await;
         while !self.outage.is_over() {
             self.env.sleep(PAUSE).await;
         }
-        Ok(Some(done))
+        Ok(Attempt { outcome: Some(outcome), met_outage: true })
     }
 
     /// Returns all rows of a table.
