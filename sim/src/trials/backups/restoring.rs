@@ -24,7 +24,7 @@ enum Fate {
     Outage,
 }
 
-const FATES: [(Fate, u64); 3] = [(Fate::Undisturbed, 25), (Fate::GivenUp, 45), (Fate::Outage, 30)];
+const FATES: [(Fate, u32); 3] = [(Fate::Undisturbed, 25), (Fate::GivenUp, 45), (Fate::Outage, 30)];
 /// Shortest and longest outage.
 const SPAN: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));
 /// Pause in which the client waits for the driver.
