@@ -14,17 +14,18 @@ use nyala_client::{ReadMode, ScanSpec};
 use super::keeper::{Keeper, POLLS, Rows, STORE, TABLE, below_some};
 use crate::given_up::given_up_after;
 
-/// What becomes of an attempt to restore, unless it ends before.
+/// Disturbance of an attempt to restore, which may end before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Fate {
-    Undisturbed,
+enum Disturbance {
+    None,
     /// It is given up after some polls.
     GivenUp,
     /// The tablet server is killed after some polls.
     Outage,
 }
 
-const FATES: [(Fate, u32); 3] = [(Fate::Undisturbed, 25), (Fate::GivenUp, 45), (Fate::Outage, 30)];
+const DISTURBANCES: [(Disturbance, u32); 3] =
+    [(Disturbance::None, 25), (Disturbance::GivenUp, 45), (Disturbance::Outage, 30)];
 /// Shortest and longest outage.
 const SPAN: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));
 /// Pause in which the client waits for the driver.
@@ -92,21 +93,21 @@ impl Keeper {
         }
     }
 
-    /// Restores as far as the attempt's fate lets it. After an outage the tablet server is up again.
+    /// Restores with a disturbance that is drawn. After an outage the tablet server is up again.
     async fn attempt(&mut self, request: &RestoreRequest) -> Result<Attempt> {
         let store = BackupStore::create(&self.env, STORE)?;
         let listing = store.list()?;
-        let fate = self.random.weighted(&FATES);
+        let disturbance = self.random.weighted(&DISTURBANCES);
         let polls = 1 + below_some(&mut self.random, POLLS);
         let span = self.random.span(SPAN.0, SPAN.1);
-        let (client, polls) = match fate {
-            Fate::Undisturbed => (&self.client, u64::MAX),
-            Fate::GivenUp => (&self.client, polls),
-            Fate::Outage => (&self.hasty, polls),
+        let (client, polls) = match disturbance {
+            Disturbance::None => (&self.client, u64::MAX),
+            Disturbance::GivenUp => (&self.client, polls),
+            Disturbance::Outage => (&self.hasty, polls),
         };
         let mut restoring = pin!(restore(client, &store, &listing, request));
         let outcome = given_up_after(polls, restoring.as_mut()).await;
-        if outcome.is_some() || fate != Fate::Outage {
+        if outcome.is_some() || disturbance != Disturbance::Outage {
             return Ok(Attempt { outcome, met_outage: false });
         }
         self.outage.order(span);
