@@ -37,7 +37,16 @@ const SETTLING: Duration = Duration::from_secs(1);
 struct Attempt {
     /// `None` if it was given up.
     outcome: Option<Result<RestoreOutcome>>,
+    /// The client soon gives up, which may be before the outage.
+    hasty: bool,
     met_outage: bool,
+}
+
+impl Attempt {
+    /// Returns true if the attempt may end with `error`.
+    fn may_fail_with(&self, error: &Error) -> bool {
+        self.met_outage || (self.hasty && error.kind == ErrorKind::TimedOut)
+    }
 }
 
 impl Keeper {
@@ -71,15 +80,15 @@ impl Keeper {
             target: RestoreTarget::New,
         };
         loop {
-            let Attempt { outcome, met_outage } = self.attempt(&request).await?;
-            let told = outcome.as_ref().map(|done| done.is_ok());
-            let in_outage = if met_outage { ", in an outage" } else { "" };
+            let attempt = self.attempt(&request).await?;
+            let told = attempt.outcome.as_ref().map(|done| done.is_ok());
+            let in_outage = if attempt.met_outage { ", in an outage" } else { "" };
             self.note(format!("restore of {to_ms} to {name}{in_outage}: {told:?}"));
-            match outcome {
+            match &attempt.outcome {
                 Some(Ok(_)) => return Ok(()),
                 // It was given up right after its end.
                 Some(Err(error)) if error.kind == ErrorKind::AlreadyPresent => return Ok(()),
-                Some(Err(error)) if !met_outage => return Err(error),
+                Some(Err(error)) if !attempt.may_fail_with(error) => return Err(error.clone()),
                 Some(Err(_)) | None => {}
             }
             self.env.sleep(SETTLING).await;
@@ -107,8 +116,9 @@ impl Keeper {
         };
         let mut restoring = pin!(restore(client, &store, &listing, request));
         let outcome = given_up_after(polls, restoring.as_mut()).await;
-        if outcome.is_some() || disturbance != Disturbance::Outage {
-            return Ok(Attempt { outcome, met_outage: false });
+        let hasty = disturbance == Disturbance::Outage;
+        if outcome.is_some() || !hasty {
+            return Ok(Attempt { outcome, hasty, met_outage: false });
         }
         self.outage.order(span);
         while self.outage.is_ordered() {
@@ -118,7 +128,7 @@ impl Keeper {
         while !self.outage.is_over() {
             self.env.sleep(PAUSE).await;
         }
-        Ok(Attempt { outcome: Some(outcome), met_outage: true })
+        Ok(Attempt { outcome: Some(outcome), hasty, met_outage: true })
     }
 
     /// Returns all rows of a table.
