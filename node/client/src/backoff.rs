@@ -14,6 +14,16 @@ const WAIT_MAX: Duration = Duration::from_secs(2);
 pub struct Backoff {
     deadline: Instant,
     attempts: u32,
+    last: Option<Error>,
+}
+
+/// Returns the error that says more: the newer one, unless it tells only that time ran out. The last attempt before a
+/// deadline often has too little time, and would hide why those before it failed.
+pub(crate) fn telling(earlier: Option<Error>, newer: Error) -> Error {
+    match earlier {
+        Some(earlier) if newer.kind == ErrorKind::TimedOut => earlier,
+        _ => newer,
+    }
 }
 
 /// Returns the wait after `attempts` failed attempts: one half is fixed, the other half is random.
@@ -26,7 +36,7 @@ fn wait(attempts: u32, random: u64) -> Duration {
 impl Backoff {
     /// Starts an operation that ends at `deadline`.
     pub fn new(deadline: Instant) -> Backoff {
-        Backoff { deadline, attempts: 0 }
+        Backoff { deadline, attempts: 0, last: None }
     }
 
     /// Returns the number of failed attempts.
@@ -37,6 +47,7 @@ impl Backoff {
     /// Waits after a failed attempt. Returns an error for the operation `what` if the deadline comes first.
     pub async fn failed(&mut self, env: &Env, what: &str, last: Error) -> Result<(), Error> {
         self.attempts += 1;
+        let last = telling(self.last.take(), last);
         let wait = wait(self.attempts, env.rng.next_u64());
         let left = self.deadline.since(env.now().mono);
         if wait >= left {
@@ -45,6 +56,7 @@ impl Backoff {
                 format!("{what}: timed out after {attempts} attempts; last error: {}", last.message);
             return Err(Error { kind: ErrorKind::TimedOut, message, errno: last.errno });
         }
+        self.last = Some(last);
         env.sleep(wait).await;
         Ok(())
     }
@@ -65,5 +77,14 @@ mod tests {
             let (least, most) = bounds(attempts);
             assert!(least <= most && most <= WAIT_MAX);
         }
+    }
+
+    #[test]
+    fn a_timeout_does_not_hide_the_error_before_it() {
+        let refused = || Error::invalid("refused");
+        let timed_out = || Error { kind: ErrorKind::TimedOut, message: "no time".to_string(), errno: None };
+        assert_eq!(telling(Some(refused()), timed_out()), refused());
+        assert_eq!(telling(Some(timed_out()), refused()), refused());
+        assert_eq!(telling(None, timed_out()), timed_out());
     }
 }

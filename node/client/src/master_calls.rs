@@ -8,7 +8,7 @@ use engine::time::Instant;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use prost::Message;
 
-use super::backoff::Backoff;
+use super::backoff::{self, Backoff};
 use super::{ClientConfig, security};
 use nyala_common::env::Env;
 use nyala_common::rpc::RpcErrorCodePb;
@@ -174,7 +174,7 @@ impl MasterCaller {
                 (master, response)
             })
             .collect();
-        let mut last = Error::not_ready("no master is the leader");
+        let mut last = None;
         while let Some((master, response)) = responses.next().await {
             match response {
                 Ok(response) => {
@@ -184,10 +184,12 @@ impl MasterCaller {
                         return Ok(master.clone());
                     }
                 }
-                Err(MasterCallFailure::Final(error) | MasterCallFailure::Retry(error, _)) => last = error,
+                Err(MasterCallFailure::Final(error) | MasterCallFailure::Retry(error, _)) => {
+                    last = Some(backoff::telling(last, error));
+                }
             }
         }
-        Err(last)
+        Err(last.unwrap_or_else(|| Error::not_ready("no master is the leader")))
     }
 
     /// Adds the masters reported by one of them, and takes the leader's token and CA.
