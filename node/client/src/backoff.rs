@@ -14,16 +14,8 @@ const WAIT_MAX: Duration = Duration::from_secs(2);
 pub struct Backoff {
     deadline: Instant,
     attempts: u32,
-    last: Option<Error>,
-}
-
-/// Returns the error that says more: the newer one, unless it tells only that time ran out. The last attempt before a
-/// deadline often has too little time, and would hide why those before it failed.
-pub(crate) fn telling(earlier: Option<Error>, newer: Error) -> Error {
-    match earlier {
-        Some(earlier) if newer.kind == ErrorKind::TimedOut => earlier,
-        _ => newer,
-    }
+    /// The last error that is not a timeout.
+    cause: Option<Error>,
 }
 
 /// Returns the wait after `attempts` failed attempts: one half is fixed, the other half is random.
@@ -36,7 +28,7 @@ fn wait(attempts: u32, random: u64) -> Duration {
 impl Backoff {
     /// Starts an operation that ends at `deadline`.
     pub fn new(deadline: Instant) -> Backoff {
-        Backoff { deadline, attempts: 0, last: None }
+        Backoff { deadline, attempts: 0, cause: None }
     }
 
     /// Returns the number of failed attempts.
@@ -47,18 +39,32 @@ impl Backoff {
     /// Waits after a failed attempt. Returns an error for the operation `what` if the deadline comes first.
     pub async fn failed(&mut self, env: &Env, what: &str, last: Error) -> Result<(), Error> {
         self.attempts += 1;
-        let last = telling(self.last.take(), last);
         let wait = wait(self.attempts, env.rng.next_u64());
         let left = self.deadline.since(env.now().mono);
         if wait >= left {
-            let attempts = self.attempts;
-            let message =
-                format!("{what}: timed out after {attempts} attempts; last error: {}", last.message);
-            return Err(Error { kind: ErrorKind::TimedOut, message, errno: last.errno });
+            return Err(self.timed_out(what, &last));
         }
-        self.last = Some(last);
+        self.remember(last);
         env.sleep(wait).await;
         Ok(())
+    }
+
+    fn remember(&mut self, error: Error) {
+        if error.kind != ErrorKind::TimedOut {
+            self.cause = Some(error);
+        }
+    }
+
+    /// Returns the error of the operation `what`. The last attempt before a deadline often has too little time: its
+    /// timeout must not hide why those before it failed.
+    fn timed_out(&self, what: &str, last: &Error) -> Error {
+        let attempts = self.attempts;
+        let mut message =
+            format!("{what}: timed out after {attempts} attempts; last error: {}", last.message);
+        if let (ErrorKind::TimedOut, Some(cause)) = (last.kind, &self.cause) {
+            message += &format!("; before it: {}", cause.message);
+        }
+        Error { kind: ErrorKind::TimedOut, message, errno: last.errno }
     }
 }
 
@@ -81,10 +87,14 @@ mod tests {
 
     #[test]
     fn a_timeout_does_not_hide_the_error_before_it() {
-        let refused = || Error::invalid("refused");
-        let timed_out = || Error { kind: ErrorKind::TimedOut, message: "no time".to_string(), errno: None };
-        assert_eq!(telling(Some(refused()), timed_out()), refused());
-        assert_eq!(telling(Some(timed_out()), refused()), refused());
-        assert_eq!(telling(None, timed_out()), timed_out());
+        let (refused, late) = (Error::invalid("refused"), Error::timed_out("late"));
+        let mut backoff = Backoff::new(Instant::default());
+        let told = |backoff: &Backoff, last| backoff.timed_out("asking", last).message;
+        let start = "asking: timed out after 0 attempts; last error: ";
+        assert_eq!(told(&backoff, &late), format!("{start}late"));
+        backoff.remember(refused.clone());
+        backoff.remember(late.clone());
+        assert_eq!(told(&backoff, &late), format!("{start}late; before it: refused"));
+        assert_eq!(told(&backoff, &refused), format!("{start}refused"));
     }
 }

@@ -8,7 +8,7 @@ use engine::time::Instant;
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use prost::Message;
 
-use super::backoff::{self, Backoff};
+use super::backoff::Backoff;
 use super::{ClientConfig, security};
 use nyala_common::env::Env;
 use nyala_common::rpc::RpcErrorCodePb;
@@ -185,7 +185,10 @@ impl MasterCaller {
                     }
                 }
                 Err(MasterCallFailure::Final(error) | MasterCallFailure::Retry(error, _)) => {
-                    last = Some(backoff::telling(last, error));
+                    // A timeout of one master tells less than the answer of another.
+                    if last.is_none() || error.kind != ErrorKind::TimedOut {
+                        last = Some(error);
+                    }
                 }
             }
         }
