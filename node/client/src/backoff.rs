@@ -58,12 +58,15 @@ impl Backoff {
     /// Returns the error of the operation `what`. The last attempt before a deadline often has too little time: its
     /// timeout must not hide why those before it failed.
     fn timed_out(&self, what: &str, last: &Error) -> Error {
-        let attempts = self.attempts;
-        let mut message =
-            format!("{what}: timed out after {attempts} attempts; last error: {}", last.message);
-        if let (ErrorKind::TimedOut, Some(cause)) = (last.kind, &self.cause) {
-            message += &format!("; before it: {}", cause.message);
-        }
+        let (attempts, last_message) = (self.attempts, &last.message);
+        let earlier = match &self.cause {
+            Some(cause) if last.kind == ErrorKind::TimedOut => {
+                format!("an earlier error: {}; ", cause.message)
+            }
+            _ => String::new(),
+        };
+        let message =
+            format!("{what}: timed out after {attempts} attempts; {earlier}last error: {last_message}");
         Error { kind: ErrorKind::TimedOut, message, errno: last.errno }
     }
 }
@@ -90,11 +93,11 @@ mod tests {
         let (refused, late) = (Error::invalid("refused"), Error::timed_out("late"));
         let mut backoff = Backoff::new(Instant::default());
         let told = |backoff: &Backoff, last| backoff.timed_out("asking", last).message;
-        let start = "asking: timed out after 0 attempts; last error: ";
-        assert_eq!(told(&backoff, &late), format!("{start}late"));
+        let start = "asking: timed out after 0 attempts; ";
+        assert_eq!(told(&backoff, &late), format!("{start}last error: late"));
         backoff.remember(refused.clone());
         backoff.remember(late.clone());
-        assert_eq!(told(&backoff, &late), format!("{start}late; before it: refused"));
-        assert_eq!(told(&backoff, &refused), format!("{start}refused"));
+        assert_eq!(told(&backoff, &late), format!("{start}an earlier error: refused; last error: late"));
+        assert_eq!(told(&backoff, &refused), format!("{start}last error: refused"));
     }
 }
