@@ -138,8 +138,9 @@ async fn a_profile_names_the_functions_that_use_the_processor() {
     assert_eq!(String::from_utf8_lossy(&words).lines().next(), Some(program.as_str()));
 }
 
-/// The page lists the tasks of this process: the port's own among them, which wait for the network.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+/// The page lists the tasks of this process: the port's own among them, which wait for the network. One thread runs them
+/// all, so that every other task waits while the page is written.
+#[tokio::test(flavor = "current_thread")]
 async fn tasks_are_listed_with_what_they_wait_for() {
     let env = OsEnv::new(&OsOptions::default()).expect("this machine");
     let common = ServerContext::new(
