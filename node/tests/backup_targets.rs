@@ -86,6 +86,8 @@ async fn a_restore_that_failed_is_resumed() {
         assert_eq!(marks(&backups), done, "{message}");
         command = resume.clone();
     }
+    // A lost mark: all files from that one on are restored again, newer ones after older ones.
+    fs::remove_file(&mark_files(&backups)[0]).expect("the test owns the directory");
     let message = world.refused(&restore).await;
     assert!(message.contains("an earlier restore did not end"), "{message}");
     let until =
@@ -102,12 +104,18 @@ async fn a_restore_that_failed_is_resumed() {
 
 /// Returns the number of files that restores have marked as done.
 fn marks(backups: &str) -> usize {
+    mark_files(backups).len()
+}
+
+/// Returns the marks of restores, oldest backup first.
+fn mark_files(backups: &str) -> Vec<PathBuf> {
     let dirs = fs::read_dir(backups).expect("a directory").map(|entry| entry.expect("a name").path());
     let of_restore = |dir: &PathBuf| dir.to_string_lossy().contains(".nyala-restore-");
     let files = dirs.filter(of_restore).flat_map(|dir| fs::read_dir(dir).expect("a directory"));
-    files
-        .filter(|file| file.as_ref().expect("a name").file_name().to_string_lossy().contains("part-"))
-        .count()
+    let files = files.map(|file| file.expect("a name").path());
+    let mut marks: Vec<PathBuf> = files.filter(|file| file.to_string_lossy().contains("part-")).collect();
+    marks.sort();
+    marks
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -150,6 +158,32 @@ async fn a_restore_into_a_table_replaces_rows_and_keeps_others() {
     let mut again: Vec<String> = world.rows("u").await.lines().map(str::to_string).collect();
     again.sort();
     assert_eq!(again, rows);
+    world.embedded.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restore_into_a_table_resets_columns_that_were_added_later() {
+    let mut world = World::new().await;
+    let backups = world.path("backups");
+    create(&world, "t", &COLUMNS).await;
+    let alter = async |column: &str| world.run(&["table", "alter", "t", "--add-column", column]).await;
+    let back_up = async |kind: &str| world.run(&["backup", "create", &backups, "t", kind]).await;
+    import(&world, "t", "k,v\n1,a\n").await;
+    back_up("--full").await;
+    alter("c int32 null").await;
+    import(&world, "t", "k,v,c\n2,b,3\n").await;
+    back_up("--incremental").await;
+    alter("d string null default=none").await;
+    alter("e decimal(9,2) default=1.50").await;
+    back_up("--incremental").await;
+    // A column that no backup has stays as it is.
+    alter("f int32 null").await;
+    import(&world, "t", "k,v,c,d,e,f\n1,bad,5,x,9,6\n2,bad,5,x,9,6\n3,new,5,x,9,6\n").await;
+
+    world.run(&["restore", &backups, "t", "--into-existing"]).await;
+    let mut rows: Vec<String> = world.rows("t").await.lines().map(str::to_string).collect();
+    rows.sort();
+    assert_eq!(rows, ["1,a,,none,1.50,6", "2,b,3,none,1.50,6", "3,new,5,x,9.00,6", "k,v,c,d,e,f"]);
     world.embedded.shutdown().await;
 }
 

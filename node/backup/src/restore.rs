@@ -2,13 +2,17 @@
 //!
 //! Columns are found by id, so that renamed ones keep their values and dropped ones stay away. Rows of tablets that
 //! the last backup does not know are skipped: their range was dropped.
+//!
+//! Invariant: a row that may replace another one has a value for each column of the last backup. Columns that were
+//! added after the row's backup have their first default, or NULL.
 
 use arrow_array::cast::AsArray;
 use arrow_array::types::Int8Type;
 use arrow_array::{BooleanArray, RecordBatch};
-use arrow_schema::{Field, Schema as ArrowSchema};
+use arrow_schema::{Field, FieldRef, Schema as ArrowSchema};
 use arrow_select::filter::filter_record_batch;
 use engine::error::{Error, Result};
+use engine::schema::row_block::{ColumnBlock, RowBlock};
 use engine::schema::row_ops::RowOpKind;
 use engine::schema::{ColumnSchema, Schema};
 
@@ -20,6 +24,7 @@ use super::restore_progress::RestoreProgress;
 pub use super::restore_target::RestoreTarget;
 use super::restore_target::TargetTable;
 use super::store::{BackupStore, StoreListing, StoredBackup};
+use nyala_client::arrow::{arrow_schema, batch_from_block};
 use nyala_client::rows::TableWriter;
 use nyala_client::tables::AlterStep;
 use nyala_client::{Client, Table};
@@ -75,13 +80,14 @@ pub async fn restore(
     let table = target.open().await?;
     let failed = |error: Error| target.failed(error);
     let mut outcome = RestoreOutcome { name: name.clone(), to_ms: last.to_ms, ..Default::default() };
-    let progress = match request.target {
+    let mut progress = match request.target {
         RestoreTarget::Existing => None,
-        _ => Some(RestoreProgress::open(store, table.id())),
+        _ => Some(RestoreProgress::open(store, table.id()).map_err(failed)?),
     };
     for backup in &chain {
-        let progress = progress.as_ref();
-        let apply = Apply { store, backup, last, table: &table, request, progress, outcome: &mut outcome };
+        let (progress, outcome) = (progress.as_mut(), &mut outcome);
+        let added = added_columns(&backup.manifest, last, request.target).map_err(failed)?;
+        let apply = Apply { store, backup, last, added, table: &table, request, progress, outcome };
         apply.run().await.map_err(|error| failed(error.context(&backup.dir)))?;
     }
     if request.target != RestoreTarget::Existing {
@@ -115,14 +121,37 @@ fn altered_defaults(schema: &Schema) -> Vec<AlterStep> {
     altered.map(step).collect()
 }
 
+/// Returns the columns that were added after a backup, if its rows may replace rows that have them.
+///
+/// Fails for a column without a value for older rows. Only metadata that Kudu wrote can have one: it lacks a default
+/// that was removed.
+fn added_columns(backup: &Manifest, last: &Manifest, target: RestoreTarget) -> Result<Vec<ColumnSchema>> {
+    if target == RestoreTarget::New {
+        // Nothing but this restore writes the table: rows that a backup without the column writes have the default.
+        return Ok(Vec::new());
+    }
+    let (theirs, ours) = (backup.schema()?, last.schema()?);
+    let is_added = |column: &&ColumnSchema| theirs.by_id(column.id).is_none();
+    let added: Vec<ColumnSchema> = ours.columns().iter().filter(is_added).cloned().collect();
+    match added.iter().find(|column| !column.nullable && column.read_default.is_none()) {
+        Some(column) => Err(Error::invalid(format!(
+            "column {} was added after a backup, is NOT NULL and has no default",
+            column.name
+        ))),
+        None => Ok(added),
+    }
+}
+
 /// One backup being applied to the table.
 struct Apply<'a> {
     store: &'a BackupStore,
     backup: &'a StoredBackup,
     last: &'a Manifest,
+    /// Columns that the backup lacks and whose cells may have to be replaced.
+    added: Vec<ColumnSchema>,
     table: &'a Table,
     request: &'a RestoreRequest,
-    progress: Option<&'a RestoreProgress>,
+    progress: Option<&'a mut RestoreProgress>,
     outcome: &'a mut RestoreOutcome,
 }
 
@@ -145,14 +174,14 @@ impl Apply<'_> {
                 self.outcome.skipped += part.rows;
                 continue;
             }
-            if self.progress.is_some_and(|progress| progress.is_done(self.backup, part)) {
+            if self.progress.as_mut().is_some_and(|progress| progress.skips(self.backup, part)) {
                 self.outcome.resumed += 1;
                 continue;
             }
             self.part(part, &columns, &mut kept, writer).await?;
             // Order: a part is done once all of its rows are in the table.
             writer.flush().await.map_err(refused)?;
-            if let Some(progress) = self.progress {
+            if let Some(progress) = &mut self.progress {
                 progress.add(self.backup, part);
             }
         }
@@ -252,7 +281,8 @@ impl Apply<'_> {
             writer.flush().await.map_err(refused)?;
             kind = self.new_rows();
         }
-        writer.write_batch(kind, &named(batch, columns)?).await.map_err(refused)?;
+        let rows = with_defaults(named(batch, columns)?, &self.added)?;
+        writer.write_batch(kind, &rows).await.map_err(refused)?;
         self.outcome.upserts += batch.num_rows() as u64;
         Ok(())
     }
@@ -273,4 +303,85 @@ fn named(batch: &RecordBatch, columns: &[(usize, String)]) -> Result<RecordBatch
     let fields: Vec<Field> = columns.iter().map(field).collect();
     let arrays = columns.iter().map(|(at, _)| batch.column(*at).clone()).collect();
     RecordBatch::try_new(ArrowSchema::new(fields).into(), arrays).map_err(unreadable)
+}
+
+/// Returns a batch with more columns, whose cells are their first default or NULL.
+fn with_defaults(batch: RecordBatch, added: &[ColumnSchema]) -> Result<RecordBatch> {
+    if added.is_empty() {
+        return Ok(batch);
+    }
+    let rows = batch.num_rows();
+    let block = |column: &ColumnSchema| {
+        let mut block = ColumnBlock::new(column.ty.physical(), column.nullable);
+        block.push_many(column.read_default.as_deref(), rows);
+        block
+    };
+    let defaults = RowBlock { rows, columns: added.iter().map(block).collect() };
+    let defaults = batch_from_block(defaults, added, &arrow_schema(added))?;
+    let schemas = [batch.schema(), defaults.schema()];
+    let fields: Vec<FieldRef> = schemas.iter().flat_map(|schema| schema.fields()).cloned().collect();
+    let arrays = [batch.columns(), defaults.columns()].concat();
+    RecordBatch::try_new(ArrowSchema::new(fields).into(), arrays).map_err(unreadable)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use arrow_array::{ArrayRef, Int32Array};
+    use engine::schema::partition::PartitionSchema;
+    use engine::schema::{DataType, TypeAttributes, TypeParameters};
+    use nyala_client::arrow::column_to_block;
+
+    use super::*;
+
+    fn column_of(ty: DataType) -> ColumnSchema {
+        let mut column = ColumnSchema::new(1, ty.name(), ty);
+        column.attributes = match ty.parameters() {
+            TypeParameters::None => TypeAttributes::default(),
+            TypeParameters::Digits(precision) => TypeAttributes { precision, scale: 2, length: 0 },
+            TypeParameters::Length => TypeAttributes { precision: 0, scale: 0, length: 9 },
+        };
+        column
+    }
+
+    #[test]
+    fn columns_of_all_types_are_filled_with_their_default_or_null() {
+        let keys: ArrayRef = Arc::new(Int32Array::from(vec![7, 8, 9]));
+        for ty in DataType::ALL {
+            let cell = vec![1; ty.width().unwrap_or(5)];
+            let with_default = ColumnSchema { read_default: Some(cell.clone()), ..column_of(ty) };
+            let (null, both) = (column_of(ty).nullable(), with_default.clone().nullable());
+            for (column, want) in [(with_default, Some(&cell)), (null, None), (both, Some(&cell))] {
+                let batch = RecordBatch::try_from_iter([("k", keys.clone())]).expect("a batch");
+                let batch = with_defaults(batch, std::slice::from_ref(&column)).expect("a filled column");
+                assert_eq!((batch.num_columns(), batch.num_rows()), (2, 3), "{column}");
+                let found = column_to_block(batch.column(1), &column).expect("cells of the column");
+                let found: Vec<Option<&[u8]>> = (0..3).map(|row| found.cell(row)).collect();
+                assert_eq!(found, [want.map(Vec::as_slice); 3], "{column}");
+            }
+        }
+    }
+
+    fn manifest(columns: Vec<ColumnSchema>) -> Manifest {
+        let schema = Schema::new(columns, 1).expect("a schema");
+        Manifest::of_schemas(("1", "t"), &schema, &PartitionSchema::default())
+    }
+
+    #[test]
+    fn columns_are_added_by_id_and_need_a_value() {
+        let column = |id, name| ColumnSchema::new(id, name, DataType::Int32);
+        let first = manifest(vec![column(0, "k"), column(1, "v").nullable(), column(2, "w")]);
+        // One was renamed, and another one dropped and added again.
+        let defaulted = ColumnSchema { read_default: Some(vec![0; 4]), ..column(4, "n") };
+        let last =
+            vec![column(0, "k"), column(1, "renamed").nullable(), column(3, "w").nullable(), defaulted];
+        let added =
+            added_columns(&first, &manifest(last), RestoreTarget::Existing).expect("columns with values");
+        let names: Vec<&str> = added.iter().map(|column| column.name.as_str()).collect();
+        assert_eq!(names, ["w", "n"]);
+        let last = manifest(vec![column(0, "k"), column(5, "x")]);
+        let error = added_columns(&first, &last, RestoreTarget::Existing).expect_err("no value");
+        assert_eq!(error.message, "column x was added after a backup, is NOT NULL and has no default");
+    }
 }

@@ -295,16 +295,32 @@ impl BackupStore {
     }
 
     /// Returns the names of the marks in a directory; none if there is no such directory.
-    pub(crate) fn marks(&self, dir: &str) -> BTreeSet<String> {
-        self.storage.list(dir).unwrap_or_default().into_iter().collect()
+    pub(crate) fn marks(&self, dir: &str) -> Result<BTreeSet<String>> {
+        match self.storage.list(dir) {
+            Ok(names) => Ok(names.into_iter().filter(|name| name != CLAIM).collect()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(BTreeSet::new()),
+            Err(error) => Err(Error::io(format_args!("list {}/{dir}", self.root), &error)),
+        }
     }
 
-    /// Creates an empty file, if the store can be written.
-    pub(crate) fn add_mark(&self, dir: &str, name: &str) {
+    /// Creates an empty file. It may be there even after an error.
+    pub(crate) fn add_mark(&self, dir: &str, name: &str) -> Result<()> {
         // The directory has the claim of an earlier mark, or is claimed now.
         let _ = self.storage.claim(dir);
-        if let Ok(file) = self.storage.create(&format!("{dir}/{name}")) {
-            let _ = file.finish();
+        self.create_part(dir, name)?.finish().map(|_| ())
+    }
+
+    /// Removes marks durably. After an error some of them may be there.
+    pub(crate) fn remove_marks(&self, dir: &str, names: &BTreeSet<String>) -> Result<()> {
+        let remove = || {
+            names.iter().try_for_each(|name| self.storage.remove(&format!("{dir}/{name}")))?;
+            self.storage.sync_dir(dir)
+        };
+        match names.is_empty() {
+            // The directory may be missing.
+            true => Ok(()),
+            false => remove()
+                .map_err(|error| Error::io(format_args!("remove marks of {}/{dir}", self.root), &error)),
         }
     }
 
