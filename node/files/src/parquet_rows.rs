@@ -3,15 +3,11 @@
 //! A value that the column cannot hold exactly makes its row bad: text too long, digits too many, a time finer than a
 //! microsecond. Nested columns are refused before a row is read.
 
-use arrow_array::cast::AsArray;
 use arrow_array::{Array, ArrayRef, RecordBatch};
-use arrow_cast::cast::{CastOptions, cast_with_options};
-use arrow_cast::display::array_value_to_string;
-use arrow_schema::DataType as ArrowType;
 use engine::error::{Error, Result};
 use engine::schema::row_block::{ColumnBlock, ColumnValues};
-use engine::schema::{ColumnSchema, PhysicalType, TypeParameters};
-use nyala_client::arrow::{arrow_type, column_to_block};
+use engine::schema::{ColumnSchema, TypeParameters};
+use nyala_client::arrow::{changed_value, column_to_block, needs_parsing, parsed_block};
 use nyala_client::cell_text::truncate_varchar;
 use parquet::arrow::ProjectionMask;
 use parquet::arrow::arrow_reader::{
@@ -104,55 +100,21 @@ impl ParquetReader {
 
 /// Converts an array to cells; fails if a value would change.
 fn exact_block(array: &ArrayRef, column: &ColumnSchema, table: ImportTarget<'_>) -> Result<ColumnBlock> {
-    let is_text = |ty: &ArrowType| matches!(ty, ArrowType::Utf8 | ArrowType::LargeUtf8 | ArrowType::Utf8View);
-    let to_text = column.ty.physical() == PhysicalType::Binary;
-    if is_text(array.data_type()) && !to_text {
-        return parsed_block(array, column, table);
+    if needs_parsing(array.data_type(), column) {
+        return parsed_block(array, column);
     }
-    if !table.truncate && !to_text {
-        check_exact(array, column)?;
+    if !table.truncate
+        && let Some(value) = changed_value(array, column)?
+    {
+        let (name, ty) = (&column.name, column.type_name());
+        let what = format!("{value} does not fit {ty}; give --truncate to cut digits off");
+        return Err(Error::invalid(format!("column {name:?}: {what}")));
     }
     let block = column_to_block(array, column)?;
     match column.ty.parameters() {
         TypeParameters::Length => varchars(block, column, table),
         TypeParameters::None | TypeParameters::Digits(_) => Ok(block),
     }
-}
-
-/// Parses cells that the file has as text.
-fn parsed_block(array: &ArrayRef, column: &ColumnSchema, table: ImportTarget<'_>) -> Result<ColumnBlock> {
-    let bad = |what: String| Error::invalid(format!("column {:?}: {what}", column.name));
-    let text = cast_with_options(array, &ArrowType::Utf8, &CastOptions::default())
-        .map_err(|error| bad(error.to_string()))?;
-    let mut block = ColumnBlock::new(column.ty.physical(), column.nullable);
-    for cell in text.as_string::<i32>() {
-        match cell {
-            Some(text) => block.push(Some(&table.cell(column, text)?)),
-            None if column.nullable => block.push(None),
-            None => return Err(bad("NULL in a column that is NOT NULL".to_string())),
-        }
-    }
-    Ok(block)
-}
-
-/// Fails if the conversion to the column's type and back changes a value.
-fn check_exact(array: &ArrayRef, column: &ColumnSchema) -> Result<()> {
-    let wanted = arrow_type(column);
-    if *array.data_type() == wanted {
-        return Ok(());
-    }
-    let bad = |what: String| Error::invalid(format!("column {:?}: {what}", column.name));
-    let options = CastOptions { safe: false, ..CastOptions::default() };
-    let there = cast_with_options(array, &wanted, &options).map_err(|error| bad(error.to_string()))?;
-    let back =
-        cast_with_options(&there, array.data_type(), &options).map_err(|error| bad(error.to_string()))?;
-    if back.to_data() == array.to_data() {
-        return Ok(());
-    }
-    let differs = |row: &usize| back.slice(*row, 1).to_data() != array.slice(*row, 1).to_data();
-    let shown = (0..array.len()).find(differs).and_then(|row| array_value_to_string(array, row).ok());
-    let ty = column.type_name();
-    Err(bad(format!("{} does not fit {ty}; give --truncate to cut digits off", shown.unwrap_or_default())))
 }
 
 /// Checks the lengths of VARCHAR cells, or shortens them.

@@ -1,5 +1,8 @@
 //! Writes: Arrow data or dictionaries to rows of a table.
 
+use arrow_array::RecordBatch;
+use arrow_schema::DataType as ArrowType;
+use engine::schema::ValueKind;
 use engine::schema::row_ops::{ClientCell, RowOpKind};
 use nyala_client::rows::TableWriter;
 use nyala_client::{ClientError, definitions};
@@ -7,7 +10,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use pyo3_arrow::input::AnyRecordBatch;
 
-use crate::error::{NyalaError, bad_argument, raised, raised_from};
+use crate::error::{NyalaError, bad_argument, mismatch, raised, raised_from};
 use crate::value::encode;
 use crate::wait::wait;
 
@@ -36,7 +39,7 @@ pub(crate) fn write(
 ) -> PyResult<WriteResult> {
     let mut writer = table.writer();
     if rows.hasattr("__arrow_c_stream__")? || rows.hasattr("__arrow_c_array__")? {
-        write_arrow(py, &mut writer, kind, rows)?;
+        write_arrow(py, &mut writer, table, kind, rows)?;
     } else if rows.is_instance_of::<PyDict>() {
         write_row(py, &mut writer, table, kind, rows)?;
     } else if rows.is_instance_of::<PyString>() {
@@ -53,6 +56,7 @@ pub(crate) fn write(
 fn write_arrow(
     py: Python<'_>,
     writer: &mut TableWriter,
+    table: &nyala_client::Table,
     kind: RowOpKind,
     rows: &Bound<'_, PyAny>,
 ) -> PyResult<()> {
@@ -61,7 +65,33 @@ fn write_arrow(
     while let Some(batch) = py.detach(|| reader.next()) {
         let batch =
             batch.map_err(|error| NyalaError::new_err(format!("reading the rows to write: {error}")))?;
+        check_types(table, &batch)?;
         wait(py, writer.write_batch(kind, &batch))?.map_err(raised)?;
+    }
+    Ok(())
+}
+
+/// Refuses columns of a type that dictionaries may not have either, whatever the values are.
+fn check_types(table: &nyala_client::Table, batch: &RecordBatch) -> PyResult<()> {
+    for field in batch.schema().fields() {
+        // The writer refuses a column that the table lacks.
+        let Some(index) = table.schema().index_of_name(field.name()) else { continue };
+        let column = &table.schema().columns()[index];
+        let ty = match field.data_type() {
+            ArrowType::Dictionary(_, values) => values,
+            ty => ty,
+        };
+        let reason = match (column.ty.kind(), ty) {
+            (ValueKind::Decimal, ty) if ty.is_floating() => "float does not fit DECIMAL; give decimals",
+            (ValueKind::Timestamp, ArrowType::Timestamp(_, None)) => {
+                "times without a time zone; add one, for example UTC"
+            }
+            (ValueKind::Timestamp, ArrowType::Date32 | ArrowType::Date64) => {
+                "days without a time zone; give times with one, for example UTC"
+            }
+            _ => continue,
+        };
+        return Err(mismatch(&column.name, reason));
     }
     Ok(())
 }

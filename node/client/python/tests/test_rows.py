@@ -67,6 +67,47 @@ def test_values_that_do_not_fit_are_refused(client, name, ty, value, text):
     assert table.scan().count() == 0
 
 
+@pytest.mark.parametrize(
+    ("ty", "values", "text"),
+    [
+        ("int64", [1.0, 2.5], "2.5 does not fit INT64"),
+        ("int8", [1, 128], "128"),
+        ("float", [1e300], "1e300 does not fit FLOAT"),
+        ("decimal(3,1)", [0.5], "float does not fit DECIMAL"),
+        ("decimal(3,1)", [decimal.Decimal("0.25")], "0.25 does not fit DECIMAL"),
+        ("timestamp", [datetime.datetime(2026, 1, 1)], "without a time zone"),
+        ("timestamp", [datetime.date(2026, 1, 1)], "without a time zone"),
+        ("timestamp", pandas.to_datetime([1001], utc=True), "does not fit UNIXTIME_MICROS"),
+        ("date", [datetime.datetime(2026, 1, 1, 12)], "does not fit DATE"),
+        ("varchar(2)", ["abc"], "3 characters"),
+    ],
+)
+def test_arrow_values_that_would_change_are_refused(client, name, ty, values, text):
+    table = client.create_table(name, ["k int64", f"v {ty} null"])
+    rows = pyarrow.table({"k": range(len(values)), "v": pyarrow.array(values)})
+    with pytest.raises(nyala.SchemaMismatch, match=text):
+        table.insert(rows)
+    assert table.scan(your_writes=True).count() == 0
+
+
+@pytest.mark.parametrize(
+    ("ty", "values", "stored"),
+    [
+        ("int64", [1.0, None], [1, None]),
+        ("int64", [None, None], [None, None]),
+        ("decimal(3,1)", ["0.5", "1.50"], [decimal.Decimal("0.5"), decimal.Decimal("1.5")]),
+        ("timestamp", pandas.to_datetime([1000], utc=True), [datetime.datetime(1970, 1, 1, 0, 0, 0, 1, tzinfo=UTC)]),
+        ("date", ["2026-01-01"], [datetime.date(2026, 1, 1)]),
+        ("string", pandas.Categorical(["a", "b", "a"]), ["a", "b", "a"]),
+    ],
+)
+def test_arrow_values_of_another_type_are_written_if_they_stay_equal(client, name, ty, values, stored):
+    table = client.create_table(name, ["k int64", f"v {ty} null"])
+    table.insert(pyarrow.table({"k": range(len(values)), "v": pyarrow.array(values)}))
+    rows = sorted(table.scan(your_writes=True).rows(), key=lambda row: row["k"])
+    assert [row["v"] for row in rows] == stored
+
+
 def test_rows_are_inserted_updated_and_deleted(table):
     table.insert([{"k": k, "v": "new"} for k in range(4)])
     assert repr(table.insert_ignore([{"k": 3}, {"k": 4}])) == "WriteResult(written=1, ignored=1)"

@@ -4,6 +4,8 @@
 //! Aligned buffers of a response are used without a copy. BOOL is a byte in the protocol and a bit in Arrow; every
 //! DECIMAL becomes a Decimal128.
 
+mod exact;
+
 use std::sync::Arc;
 
 use arrow_array::types::{
@@ -24,6 +26,12 @@ use engine::schema::{ColumnSchema, PhysicalType, TypeParameters, ValueKind};
 
 use super::cell_text::too_long;
 use nyala_proto::kudu::ColumnarRowBlockPb;
+
+pub use exact::{changed_value, needs_parsing, parsed_block};
+
+/// Casts in which a value out of range is an error, not NULL.
+const STRICT: CastOptions<'static> =
+    CastOptions { safe: false, format_options: arrow_cast::display::FormatOptions::new() };
 
 /// Time zone UTC as an offset: zone names would need a time zone database.
 const UTC: &str = "+00:00";
@@ -240,10 +248,21 @@ pub fn column_to_block(array: &ArrayRef, column: &ColumnSchema) -> Result<Column
     block.map_err(|reason| Error::invalid(format!("column {:?}: {reason}", column.name)))
 }
 
-/// Converts an array to the cells of a column to write, and fails for a text that is too long, too. The error is the
-/// reason alone.
+/// Converts an array to the cells of a column to write. Fails for a text that is too long and for a value that the cast
+/// would change, too. The error is the reason alone.
 pub(crate) fn written_block(array: &ArrayRef, column: &ColumnSchema) -> Result<ColumnBlock, String> {
+    let array = &exact::unpacked(array)?;
+    if needs_parsing(array.data_type(), column) {
+        return exact::parse(array, column);
+    }
     let cast = cast_to(array, column)?;
+    let refused = match exact::is_rounded(array, column) {
+        true => exact::first_infinite(array, &cast),
+        false => exact::first_changed(array, &cast, column)?,
+    };
+    if let Some(value) = refused {
+        return Err(format!("{value} does not fit {}", column.type_name()));
+    }
     check_lengths(&cast, column)?;
     to_block(&cast, column)
 }
@@ -254,12 +273,11 @@ pub fn column_block(array: &ArrayRef, column: &ColumnSchema) -> Result<ColumnBlo
 }
 
 fn cast_to(array: &ArrayRef, column: &ColumnSchema) -> Result<ArrayRef, String> {
-    let options = CastOptions { safe: false, ..Default::default() };
     let wanted = arrow_type(column);
     let cast = if *array.data_type() == wanted {
         array.clone()
     } else {
-        cast_with_options(array, &wanted, &options).map_err(|error| error.to_string())?
+        cast_with_options(array, &wanted, &STRICT).map_err(|error| error.to_string())?
     };
     if !column.nullable && cast.null_count() > 0 {
         return Err("NULL in a column that is NOT NULL".to_string());

@@ -1,4 +1,5 @@
-use engine::schema::{DataType, TypeAttributes};
+use arrow_array::{Float64Array, NullArray, TimestampNanosecondArray};
+use engine::schema::{DataType, TypeAttributes, format_cell};
 
 use super::*;
 use nyala_proto::kudu::columnar_row_block_pb::Column;
@@ -113,6 +114,93 @@ fn arrays_are_cast_to_the_columns_type() {
     let whole: ArrayRef = Arc::new(arrow_array::Int64Array::from(vec![7]));
     let block = column_to_block(&whole, &decimal).expect("in range");
     assert_eq!(block.cell(0), Some(&700i32.to_le_bytes()[..]));
+}
+
+fn column(ty: DataType) -> ColumnSchema {
+    let mut column = ColumnSchema::new(0, "c", ty).nullable();
+    if ty == DataType::Decimal64 {
+        column.attributes = TypeAttributes { precision: 15, scale: 2, length: 0 };
+    }
+    column
+}
+
+fn written(array: impl Array + 'static, ty: DataType) -> String {
+    let array: ArrayRef = Arc::new(array);
+    let column = column(ty);
+    match written_block(&array, &column) {
+        Ok(block) => (0..block.len())
+            .map(|row| {
+                block.cell(row).map_or("NULL".to_string(), |cell| format_cell(ty, column.attributes, cell))
+            })
+            .collect::<Vec<_>>()
+            .join(" "),
+        Err(reason) => reason,
+    }
+}
+
+#[test]
+fn a_value_that_the_cast_would_change_is_not_written() {
+    let utc = |nanos: Vec<i64>| TimestampNanosecondArray::from(nanos).with_timezone("UTC");
+    let cases = [
+        written(Float64Array::from(vec![Some(2.0), None]), DataType::Int64),
+        written(Float64Array::from(vec![Some(2.0), None, Some(2.5)]), DataType::Int64),
+        written(Float64Array::from(vec![1e300]), DataType::Int64),
+        written(Float64Array::from(vec![0.5, f64::NAN]), DataType::Float),
+        written(Float64Array::from(vec![0.1, 1e300]), DataType::Float),
+        written(Float64Array::from(vec![0.25, 0.1]), DataType::Decimal64),
+        written(Float64Array::from(vec![0.125]), DataType::Decimal64),
+        written(PrimitiveArray::<Int64Type>::from(vec![(1 << 53) + 1]), DataType::Double),
+        written(PrimitiveArray::<Int64Type>::from(vec![1, 2]), DataType::Bool),
+        written(PrimitiveArray::<Int64Type>::from(vec![1000]), DataType::UnixtimeMicros),
+        written(utc(vec![1000, 2000]), DataType::UnixtimeMicros),
+        written(utc(vec![1000, 2001]), DataType::UnixtimeMicros),
+        written(TimestampNanosecondArray::from(vec![0]), DataType::Date),
+        written(TimestampNanosecondArray::from(vec![1_000_000_000]), DataType::Date),
+        written(TimestampNanosecondArray::from(vec![1000]), DataType::UnixtimeMicros),
+        written(NullArray::new(2), DataType::Int64),
+    ];
+    insta::assert_snapshot!(cases.join("\n"), @r"
+    2 NULL
+    2.5 does not fit INT64
+    Cast error: Can't cast value 1e300 to type Int64
+    0.5 NaN
+    1e300 does not fit FLOAT
+    0.25 0.10
+    0.125 does not fit DECIMAL(15, 2)
+    9007199254740993 does not fit DOUBLE
+    2 does not fit BOOL
+    1970-01-01T00:00:00.001000Z
+    1970-01-01T00:00:00.000001Z 1970-01-01T00:00:00.000002Z
+    1970-01-01T00:00:00.000002001Z does not fit UNIXTIME_MICROS
+    1970-01-01
+    1970-01-01T00:00:01 does not fit DATE
+    1970-01-01T00:00:00.000001Z
+    NULL NULL
+    ");
+}
+
+#[test]
+fn text_and_dictionaries_are_written_as_their_values() {
+    let days = StringArray::from(vec![Some("2020-02-29"), None]);
+    let words: arrow_array::DictionaryArray<Int8Type> =
+        vec![Some("a"), None, Some("a")].into_iter().collect();
+    let numbers: arrow_array::DictionaryArray<Int8Type> = vec!["1.5", "2"].into_iter().collect();
+    let cases = [
+        written(days, DataType::Date),
+        written(words, DataType::String),
+        written(numbers, DataType::Decimal64),
+        written(StringArray::from(vec!["1.255"]), DataType::Decimal64),
+        written(StringArray::from(vec!["2026-01-01 00:00:00"]), DataType::UnixtimeMicros),
+        written(BinaryArray::from(vec![&b"\xff"[..]]), DataType::Binary),
+    ];
+    insta::assert_snapshot!(cases.join("\n"), @r#"
+    2020-02-29 NULL
+    "a" NULL "a"
+    1.50 2.00
+    "1.255" is not a DECIMAL(15, 2)
+    2026-01-01T00:00:00.000000Z
+    "\xff"
+    "#);
 }
 
 #[test]
