@@ -258,9 +258,9 @@ async fn a_session_continues_after_a_range_replaced_a_smaller_one() {
     for k in [6, 28, 50] {
         insert(k).await;
     }
-    session.flush().await.iter().for_each(|failure| assert!([5, 25, 6, 28].contains(&failure.tag)));
-    let (keys, _) = scan(&table, ScanSpec::default()).await;
-    assert!(keys.contains(&50), "the new tablet has its row: {keys:?}");
+    session.flush().await.iter().for_each(|failure| assert!([5, 25].contains(&failure.tag)));
+    // Also 6 and 28, though tablets of the dropped ranges were open for them.
+    assert_eq!(scan(&table, ScanSpec::default()).await.0, [6, 28, 50]);
     world.cluster.shutdown().await;
 }
 

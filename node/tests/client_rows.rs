@@ -12,7 +12,7 @@ use embedded::EmbeddedCluster;
 use futures_util::{StreamExt, TryStreamExt};
 use nyala_client::predicate::Comparison;
 use nyala_client::rows::{FromRow, ToRow};
-use nyala_client::{Client, ClientError, ClientResult, DataType, RowOpKind, Table};
+use nyala_client::{Client, ClientError, ClientResult, DataType, FlushMode, RowOpKind, SessionConfig, Table};
 use quick_start::Person;
 
 /// A cluster and a client of it.
@@ -81,6 +81,21 @@ async fn typed_rows_are_written_changed_and_read() {
     let none = people.select().filter("id", Comparison::Greater, i64::MAX);
     assert_eq!(none.count().await.expect("no row is above the largest"), 0);
     assert_eq!(people.select().limit(2).count().await.expect("a scan"), 2);
+    world.embedded.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn discarded_rows_are_not_written() {
+    let mut world = world().await;
+    let people = world.people("people").await;
+    let flush_interval = std::time::Duration::from_secs(3600);
+    let config = SessionConfig { flush_interval, ..SessionConfig::new(FlushMode::AutoBackground) };
+    let mut writer = people.writer_with(config);
+    writer.insert(&person(1, "sent")).await.expect("it fits");
+    writer.flush().await.expect("it is new");
+    writer.upsert(&person(1, "buffered")).await.expect("it fits");
+    assert_eq!(writer.discard().await.written, 1);
+    assert_eq!(sorted(&people).await, [person(1, "sent")]);
     world.embedded.shutdown().await;
 }
 

@@ -171,6 +171,8 @@ struct Shared {
     masters: MasterCaller,
     servers: Mutex<BTreeMap<String, Proxy>>,
     locations: Mutex<BTreeMap<String, LocationCache>>,
+    /// Times that all locations of a table were dropped, since the client began.
+    locations_dropped: AtomicU64,
     authz_tokens: AuthzTokens,
     requests: Mutex<RequestIds>,
     /// Highest timestamp received from a server, 0 for none.
@@ -195,6 +197,7 @@ impl Client {
             masters,
             servers: Mutex::default(),
             locations: Mutex::default(),
+            locations_dropped: AtomicU64::new(0),
             authz_tokens: AuthzTokens::default(),
             requests: Mutex::new(RequestIds::new(id)),
             observed: AtomicU64::new(0),

@@ -157,13 +157,21 @@ impl MasterCaller {
             };
             match self.query_all_masters(&masters, deadline).await {
                 Ok(leader) => return Ok(leader),
-                Err(error) => backoff.failed(&self.env, "looking for the leader master", error).await?,
+                Err(MasterCallFailure::Final(error)) => return Err(error),
+                Err(MasterCallFailure::Retry(error, _)) => {
+                    backoff.failed(&self.env, "looking for the leader master", error).await?;
+                }
             }
         }
     }
 
-    /// Asks all `masters` at the same time and returns the first leader. A master that hangs delays no other.
-    async fn query_all_masters(&self, masters: &[Proxy], deadline: Instant) -> Result<Proxy> {
+    /// Asks all `masters` at the same time and returns the first leader. A master that hangs delays no other. The
+    /// failure is final if every master refuses: with these credentials, none will ever answer.
+    async fn query_all_masters(
+        &self,
+        masters: &[Proxy],
+        deadline: Instant,
+    ) -> Result<Proxy, MasterCallFailure> {
         let mut responses: FuturesUnordered<_> = masters
             .iter()
             .map(|master| async move {
@@ -175,7 +183,9 @@ impl MasterCaller {
             })
             .collect();
         let mut last = None;
+        let mut all_refuse = true;
         while let Some((master, response)) = responses.next().await {
+            all_refuse &= matches!(response, Err(MasterCallFailure::Final(_)));
             match response {
                 Ok(response) => {
                     self.learn(&response);
@@ -192,7 +202,11 @@ impl MasterCaller {
                 }
             }
         }
-        Err(last.unwrap_or_else(|| Error::not_ready("no master is the leader")))
+        Err(match last {
+            Some(error) if all_refuse => MasterCallFailure::Final(error),
+            Some(error) => MasterCallFailure::Retry(error, true),
+            None => MasterCallFailure::Retry(Error::not_ready("no master is the leader"), true),
+        })
     }
 
     /// Adds the masters reported by one of them, and takes the leader's token and CA.

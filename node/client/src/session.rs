@@ -135,6 +135,8 @@ struct State {
 
 struct TableBuffer {
     table: Table,
+    /// [`Client::locations_dropped`] when its tablets were located.
+    locations_dropped: u64,
     partitioner: Partitioner,
     key: Vec<u8>,
     tablets: BTreeMap<Vec<u8>, TabletBuffer>,
@@ -225,6 +227,22 @@ impl Session {
     #[must_use = "rows may have failed"]
     pub async fn flush(&self) -> Vec<RowFailure> {
         self.begin_flush();
+        self.wait_for_flushes().await
+    }
+
+    /// Drops all buffered rows, and waits until all flushes have ended: from then on no row given before is written.
+    /// Returns the failures since the last call.
+    pub async fn discard(&self) -> Vec<RowFailure> {
+        {
+            let mut state = self.shared.state.lock();
+            state.buffered = 0;
+            state.epoch += 1;
+            state.tables.values_mut().for_each(|buffer| buffer.tablets.clear());
+        }
+        self.wait_for_flushes().await
+    }
+
+    async fn wait_for_flushes(&self) -> Vec<RowFailure> {
         loop {
             let done = self.shared.flush_done.notified();
             {
@@ -285,16 +303,20 @@ impl Session {
         if state.buffered + state.in_flight >= config.buffer_bytes {
             return Ok(PutOutcome::Full(state.in_flight > 0));
         }
-        if state.tables.get(table.id()).is_some_and(|buffer| !buffer.is_of(table)) {
-            // Buffered rows are encoded in the earlier schema, so they are sent first.
+        let locations_dropped = self.shared.client.locations_dropped();
+        let is_old =
+            |buffer: &TableBuffer| !buffer.is_of(table) || buffer.locations_dropped != locations_dropped;
+        if state.tables.get(table.id()).is_some_and(is_old) {
+            // Buffered rows are encoded in the earlier schema, or for tablets that may be dropped by now. They are sent
+            // first, and this row is for the tablets of today.
             self.send(state);
             state.tables.remove(table.id());
         }
         if !state.tables.contains_key(table.id()) {
             let partitioner = Partitioner::new(table.partition_schema(), table.schema())?;
-            let (table, key) = (table.clone(), Vec::new());
+            let (table, key, tablets) = (table.clone(), Vec::new(), BTreeMap::new());
             let id = table.id().to_string();
-            state.tables.insert(id, TableBuffer { table, partitioner, key, tablets: BTreeMap::new() });
+            state.tables.insert(id, TableBuffer { table, locations_dropped, partitioner, key, tablets });
         }
         let buffer = state.tables.get_mut(table.id()).expect("just inserted");
         let Some(tablet) = buffer.tablet_of(cells)? else {
@@ -354,11 +376,14 @@ impl Session {
     }
 
     fn start_timer(&self, epoch: u64) {
-        let session = self.clone();
+        // Weak: rows of a session that is dropped must not be sent later, over what others wrote meanwhile.
+        let shared = Arc::downgrade(&self.shared);
         let env = self.shared.client.env().clone();
         let interval = self.shared.config.flush_interval;
         self.shared.client.env().spawn("session timer", async move {
             env.sleep(interval).await;
+            let Some(shared) = shared.upgrade() else { return };
+            let session = Session { shared };
             let mut state = session.shared.state.lock();
             if state.epoch == epoch {
                 session.send(&mut state);

@@ -6,6 +6,7 @@ use engine::time::Instant;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use super::location_cache::{LocationCache, LocationLookup, ReplicaLocation, TabletLocation};
@@ -160,6 +161,13 @@ impl Client {
     /// Drops a table from the location cache, and makes lookups in flight not cache their responses.
     pub(super) fn forget_all(&self, table_id: &str) {
         self.shared.locations.lock().entry(table_id.to_string()).or_default().forget_all();
+        self.shared.locations_dropped.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Returns how often the locations of a table were dropped. A tablet that was located before may be one of a
+    /// range that is gone.
+    pub(super) fn locations_dropped(&self) -> u64 {
+        self.shared.locations_dropped.load(Ordering::SeqCst)
     }
 
     /// Looks up the tablet with the partition of `tablet`. Fails with `NotFound` if the partition was dropped.

@@ -11,7 +11,8 @@ use super::{CellState, RowWriter, ToRow, client_cells, column_index};
 /// Writer of rows into a table. Rows are buffered and sent in the background, in batches per tablet.
 ///
 /// Rows are numbered from 0 in the order in which they are given; a [`RefusedRow`] has that number. Call
-/// [`TableWriter::finish`] at the end: rows still buffered when the writer is dropped are lost.
+/// [`TableWriter::finish`] at the end: rows still buffered when the writer is dropped are lost. Rows on their way are
+/// still written then; [`TableWriter::discard`] waits for them.
 #[must_use = "finish it, or its last rows are lost"]
 pub struct TableWriter {
     table: Table,
@@ -113,8 +114,9 @@ impl TableWriter {
     }
 
     /// Buffers all rows of a record batch. Columns are found by name and cast to the table's types; columns of the
-    /// table that the batch lacks are not set. An error means that no row of the batch was buffered, or that the
-    /// cluster could not be reached.
+    /// table that the batch lacks are not set. A value that the cast would change, such as 2.5 for an INT64, is a
+    /// [`ClientError::SchemaMismatch`]. An error means that no row of the batch was buffered, or that the cluster could
+    /// not be reached.
     pub async fn write_batch(&mut self, kind: RowOpKind, batch: &RecordBatch) -> ClientResult<()> {
         let mut columns = vec![None; self.table.schema().columns().len()];
         let schema = batch.schema();
@@ -146,6 +148,13 @@ impl TableWriter {
     pub async fn finish(mut self) -> ClientResult<WriteSummary> {
         self.flush().await?;
         Ok(WriteSummary { written: self.session.written(), ignored: self.session.ignored() })
+    }
+
+    /// Drops all buffered rows, and waits for those on their way, so that no row is written after what follows. Returns
+    /// the numbers of rows so far.
+    pub async fn discard(self) -> WriteSummary {
+        let _failures = self.session.discard().await;
+        WriteSummary { written: self.session.written(), ignored: self.session.ignored() }
     }
 
     fn named(&self, error: Error) -> ClientError {

@@ -50,8 +50,9 @@ impl Worker {
         while self.now() < END.as_nanos() as u64 + crate::world::BOOTED.as_nanos() as u64 {
             let pause = self.random.below(PAUSE_US);
             self.env.sleep(Duration::from_micros(pause)).await;
-            match self.random.weighted(&[("write", 47), ("scan", 43), ("change", 10)]) {
+            match self.random.weighted(&[("write", 45), ("drop rows", 2), ("scan", 43), ("change", 10)]) {
                 "write" => self.write().await,
+                "drop rows" => self.drop_rows().await,
                 "change" if self.number == 0 => self.change().await,
                 _ => self.scan().await,
             }
@@ -129,6 +130,22 @@ impl Worker {
             }
         }
         self.cluster.lock().conclude_write(op, &results, self.now());
+    }
+
+    /// Drops a session with a buffered row. No server is told of the row, and objects to it.
+    async fn drop_rows(&mut self) {
+        let op = self.begin();
+        let key = self.random.below(KEYS as u64) as i64;
+        let kind = WriteKind::Upsert;
+        let row =
+            Intent { kind, cells: Cells { number: Some(Some(-1)), text: None }, ..self.draw_row(op, key) };
+        let mut config = SessionConfig::new(FlushMode::AutoBackground);
+        config.flush_interval = Duration::from_millis(self.random.between(1, 50));
+        let session = self.client.session(config);
+        // A row that could not be located is not buffered.
+        let _ = self.apply(&session, 0, &row).await;
+        drop(session);
+        self.cluster.lock().conclude_write(op, &[], self.now());
     }
 
     async fn apply(&self, session: &Session, number: usize, intent: &Intent) -> nyala_client::Result<()> {
