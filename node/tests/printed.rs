@@ -156,6 +156,8 @@ fn table_and_cluster_commands() {
         &["table", "describe", "prices"][..],
         &["table", "import", "prices", rows],
         &["table", "scan", "prices"],
+        &["table", "scan", "prices", "--count"],
+        &["table", "scan", "prices", "--count", "--limit", "1"],
         &["cluster", "rebalance", "--report-only"],
         &["table", "describe", "nothing"],
         &["table", "create", "bad", "--column", "k int33"],

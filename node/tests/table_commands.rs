@@ -113,6 +113,8 @@ async fn bad_rows_are_reported() {
       line 5: 3 cells instead of 2
     Mend them, or give --rejects FILE to import the others and keep these apart.
     "#);
+    let same = world.run(&["import", "t", &input, "--rejects", &input]).await.expect_err("it would be lost");
+    assert!(same.code == 2 && same.message.contains("would replace the file"), "{same}");
     let import = ["import", "t", &input, "--mode", "upsert", "--rejects", &rejects];
     let rejected = world.run(&import).await.expect_err("not all rows were imported");
     assert_eq!(rejected.code, 7);
@@ -336,4 +338,22 @@ async fn a_traced_command_is_the_span_above_its_calls() {
         let (.., parent) = found.unwrap_or_else(|| panic!("{call}: {spans:?}"));
         assert_eq!(parent.as_ref(), Some(command), "{call}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_demo_on_a_running_cluster_drops_only_its_own_table() {
+    let mut world = World::new().await;
+    let masters = world.0.masters();
+    let demo = ["demo", "--scale", "0.0001", "--masters", &masters];
+    let create = ["create", "lineitem", "--column", "k int32", "--comment", "TPC-H, created by nyala demo"];
+    world.run(&create).await.expect("a new table");
+    let refused = run_until(&world.0.env, &demo, Box::pin(std::future::pending())).await;
+    insta::assert_snapshot!(
+        refused.expect_err("the table may be needed").message,
+        @"table lineitem exists, and its rows may be needed; rename it (nyala table rename) or drop it (nyala table drop) first"
+    );
+    world.run(&["drop", "lineitem", "--yes", "--now"]).await.expect("it is still there");
+    run_until(&world.0.env, &demo, Box::pin(std::future::pending())).await.expect("the name is free");
+    world.run(&["describe", "lineitem"]).await.expect_err("the demo has dropped it");
+    world.0.shutdown().await;
 }

@@ -157,7 +157,10 @@ pub fn condition(text: &str, table: &Table) -> Result<Option<Predicate>> {
         ["is", "not", "null"] => return of(PredicateKind::IsNotNull),
         [first, ..] if first.starts_with("in") && rest.ends_with(')') => {
             let list = rest[2..].trim().strip_prefix('(').ok_or_else(bad)?;
-            let values = names(&list[..list.len() - 1]);
+            let values = values(&list[..list.len() - 1]);
+            let values = values.ok_or_else(|| {
+                Error::invalid(format!("{text:?}: a quote is not closed before a comma or ')'"))
+            })?;
             let cells = values.iter().map(|value| parse_cell(column, unquote(value)));
             return of(PredicateKind::in_list(column.ty, cells.collect::<Result<_>>()?));
         }
@@ -175,6 +178,38 @@ pub fn condition(text: &str, table: &Table) -> Result<Option<Predicate>> {
     match table.compare(name, comparison, unquote(rest[sign.len()..].trim()))? {
         SimplifiedPredicate::Predicate(predicate) => Ok(Some(predicate)),
         SimplifiedPredicate::Nothing => Ok(None),
+    }
+}
+
+/// Splits a list at its commas, except those within quotes. Keeps the quotes, and leaves out empty values that have
+/// none. `None` if a quote is not closed.
+fn values(list: &str) -> Option<Vec<&str>> {
+    let (mut values, mut rest) = (Vec::new(), list.trim());
+    while !rest.is_empty() {
+        let end = match rest.chars().next() {
+            Some(quote @ ('\'' | '"')) => quoted_end(rest, quote)?,
+            _ => rest.find(',').unwrap_or(rest.len()),
+        };
+        values.push(rest[..end].trim());
+        let after = rest[end..].trim_start();
+        rest = after.strip_prefix(',').unwrap_or(after).trim_start();
+    }
+    values.retain(|value| !value.is_empty());
+    Some(values)
+}
+
+/// Returns the end of the quoted value at the start of a list. A quote closes it if a comma or the end follows, and not
+/// a second quote.
+fn quoted_end(list: &str, quote: char) -> Option<usize> {
+    let mut from = 1;
+    loop {
+        let end = from + list[from..].find(quote)? + 1;
+        let after = &list[end..];
+        let is_doubled = after.starts_with(quote);
+        if !is_doubled && matches!(after.trim_start().chars().next(), None | Some(',')) {
+            return Some(end);
+        }
+        from = end + usize::from(is_doubled);
     }
 }
 
@@ -235,6 +270,27 @@ mod tests {
         column "s string encoding=best": "best" is none of auto, plain, prefix, rle, dict, bitshuffle
         column "s string sometimes": "sometimes" is not understood
         "#);
+    }
+
+    #[test]
+    fn a_list_is_split_at_the_commas_outside_of_quotes() {
+        let cases = [
+            ("a, b,,c ", Some(vec!["a", "b", "c"])),
+            ("", Some(vec![])),
+            ("'a,b'", Some(vec!["a,b"])),
+            ("'a,b' , \"c, d\",'', e", Some(vec!["a,b", "c, d", "", "e"])),
+            ("' a '", Some(vec![" a "])),
+            ("it's, 'it's'", Some(vec!["it's", "it's"])),
+            ("'\",', \"',\"", Some(vec!["\",", "',"])),
+            ("'a'',b'", Some(vec!["a'',b"])),
+            ("'a,b", None),
+            ("'a'b, c", None),
+            ("'", None),
+        ];
+        for (list, expected) in cases {
+            let found = values(list).map(|values| values.into_iter().map(unquote).collect::<Vec<_>>());
+            assert_eq!(found, expected, "{list}");
+        }
     }
 
     #[test]

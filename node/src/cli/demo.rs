@@ -22,6 +22,8 @@ use nyala_common::env::{BoxFuture, Env};
 use nyala_common::number_text::{bytes, grouped};
 
 const TABLE: &str = "lineitem";
+/// Comment by which a later demo recognizes the table.
+const COMMENT: &str = "TPC-H, created by nyala demo";
 /// Rows generated and applied at once.
 const BLOCK_ROWS: usize = 4096;
 /// Tasks that generate and load.
@@ -52,7 +54,11 @@ pub(super) fn command() -> Command {
                 .default_value("3")
                 .value_parser(value_parser!(u64).range(1..=50)),
         )
-        .arg(option("masters", "HOST:PORT,...", "Use this running cluster instead of starting one"))
+        .arg(option(
+            "masters",
+            "HOST:PORT,...",
+            "Use this running cluster instead of starting one; it must not have a table lineitem",
+        ))
         .arg(Arg::new("keep").long("keep").action(ArgAction::SetTrue).help("Keep the table at the end"))
         .arg(
             option("log-sync", "BOOL", "Sync writes to disk before they are acknowledged")
@@ -118,7 +124,7 @@ impl Demo {
     async fn play(&self, env: &Env, masters: Vec<String>) -> Result<()> {
         let client = Client::connect(env.clone(), ClientConfig::new(masters)).await?;
         self.wait_for_servers(&client).await?;
-        let table = create(&client).await?;
+        let table = self.create(&client).await?;
         let mut steps = Vec::new();
         let (load, truth) = self.load(&table).await?;
         steps.push(load);
@@ -126,10 +132,31 @@ impl Demo {
         steps.push(look_up(&table, &truth).await?);
         print(&report(&steps));
         print(&format!("\nQ1, pricing summary\n{}", show(&pricing)));
-        if !self.keep {
+        // Another user may have dropped the table, and created one of the same name.
+        if !self.keep && client.open_table(TABLE).await?.id() == table.id() {
             client.delete_table(TABLE).await?;
         }
         Ok(())
+    }
+
+    /// Creates the table. One of this name that exists is replaced only if an earlier demo left it in the demo's own
+    /// cluster; fails with `AlreadyPresent` otherwise.
+    async fn create(&self, client: &Client) -> Result<Table> {
+        let mut create = CreateTable::new(TABLE, lineitem::schema()?).hash(&["l_orderkey"], BUCKETS)?;
+        create.comment = Some(COMMENT.to_string());
+        match client.create_table(&create).await {
+            Err(error) if error.kind == ErrorKind::AlreadyPresent => {}
+            done => return done,
+        }
+        let is_ours = self.masters.is_none() && client.open_table(TABLE).await?.comment() == COMMENT;
+        if !is_ours {
+            return Err(Error::already_present(format!(
+                "table {TABLE} exists, and its rows may be needed; rename it (nyala table rename) or drop it (nyala \
+                 table drop) first"
+            )));
+        }
+        client.delete_table(TABLE).await?;
+        client.create_table(&create).await
     }
 
     /// Waits for the tablet servers of a new cluster to register with its master.
@@ -168,17 +195,6 @@ impl Demo {
         let step = step(&env, "load", truth.rows, began, truth.bytes, String::new());
         Ok((step, truth))
     }
-}
-
-async fn create(client: &Client) -> Result<Table> {
-    match client.delete_table(TABLE).await {
-        Ok(()) => {}
-        Err(error) if error.kind == ErrorKind::NotFound => {}
-        Err(error) => return Err(error),
-    }
-    let mut create = CreateTable::new(TABLE, lineitem::schema()?).hash(&["l_orderkey"], BUCKETS)?;
-    create.comment = Some("TPC-H, created by nyala demo".to_string());
-    client.create_table(&create).await
 }
 
 async fn load_part(

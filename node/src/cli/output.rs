@@ -1,14 +1,29 @@
 //! Output of commands, and progress bars on the terminal.
 
-use std::io::Write;
+use std::io::{self, Write};
 
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
+use engine::error::{Error, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 
 /// Prints to standard output; a closed pipe is no error.
 pub(super) fn print(text: &str) {
     let _ = std::io::stdout().lock().write_all(text.as_bytes());
+}
+
+/// Writes rows to standard output. Returns false if its reader has closed it, which ends the output and is no error.
+pub(super) fn write_rows(rows: &[u8]) -> Result<bool> {
+    write_to(&mut io::stdout().lock(), rows)
+}
+
+fn write_to(out: &mut impl Write, rows: &[u8]) -> Result<bool> {
+    // Without the flush, rows that a full disk refuses would be dropped at the end of the program.
+    match out.write_all(rows).and_then(|()| out.flush()) {
+        Ok(()) => Ok(true),
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Ok(false),
+        Err(error) => Err(Error::io("write standard output", &error)),
+    }
 }
 
 /// Formats a table of text. Columns whose header ends in `>` are aligned to the right.
@@ -45,4 +60,32 @@ pub(super) fn progress(total: u64, unit: ProgressUnit) -> ProgressBar {
 pub(super) enum ProgressUnit {
     Bytes,
     Rows,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Output whose flush fails.
+    struct Failing(io::ErrorKind);
+
+    impl Write for Failing {
+        fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+            Ok(bytes.len())
+        }
+
+        fn flush(&mut self) -> io::Result<()> {
+            Err(self.0.into())
+        }
+    }
+
+    #[test]
+    fn only_a_closed_pipe_ends_the_output_without_an_error() {
+        let mut written = Vec::new();
+        assert!(write_to(&mut written, b"1,a\n").expect("memory"));
+        assert_eq!(written, b"1,a\n");
+        assert!(!write_to(&mut Failing(io::ErrorKind::BrokenPipe), b"1").expect("the reader has enough"));
+        let error = write_to(&mut Failing(io::ErrorKind::StorageFull), b"1").expect_err("the disk is full");
+        assert!(error.message.starts_with("write standard output"), "{error}");
+    }
 }

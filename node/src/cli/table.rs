@@ -6,7 +6,7 @@ use engine::schema::Schema;
 
 use super::exit::ExitError;
 use super::options::{base, connect, many, named, open, option, spec, text, texts};
-use super::output::{print, table as text_table};
+use super::output::{print, table as text_table, write_rows};
 use nyala_client::definitions;
 use nyala_common::number_text::{bytes, grouped};
 
@@ -74,7 +74,12 @@ fn scan() -> Command {
         .arg(option("columns", "NAMES", "Only these columns, e.g. 'a,b'"))
         .arg(many("where", "CONDITION", "Only rows that satisfy this, e.g. 'price >= 10'; may be repeated"))
         .arg(option("limit", "N", "At most this many rows").value_parser(value_parser!(u64)))
-        .arg(Arg::new("count").long("count").action(ArgAction::SetTrue).help("Print only the number of rows"))
+        .arg(
+            Arg::new("count")
+                .long("count")
+                .action(ArgAction::SetTrue)
+                .help("Print only the number of rows, up to --limit"),
+        )
 }
 
 /// Returns the command in `matches` of [`command`].
@@ -212,7 +217,7 @@ async fn print_rows(table: &Table, matches: &ArgMatches) -> Result<()> {
     let spec = spec(table, matches)?;
     if matches.get_flag("count") {
         let count = match spec {
-            Some(spec) => table.count(spec.predicates).await?,
+            Some(spec) => count(table, spec).await?,
             None => 0,
         };
         print(&format!("{count}\n"));
@@ -223,13 +228,21 @@ async fn print_rows(table: &Table, matches: &ArgMatches) -> Result<()> {
     let mut text = csv_header(scanner.schema());
     while let Some(batch) = scanner.next_batch().await? {
         text.extend(csv(&batch, "NULL")?);
-        if std::io::Write::write_all(&mut std::io::stdout(), &text).is_err() {
-            // The reader of the output has closed it.
+        if !write_rows(&text)? {
             return Ok(());
         }
         text.clear();
     }
     // The names of the columns, if there are no rows.
-    print(&String::from_utf8_lossy(&text));
-    Ok(())
+    write_rows(&text).map(drop)
+}
+
+/// Counts the rows of a scan, up to its limit.
+async fn count(table: &Table, spec: ScanSpec) -> Result<u64> {
+    let mut scanner = table.scan(ScanSpec { columns: Some(Vec::new()), ..spec })?;
+    let mut rows = 0;
+    while let Some(batch) = scanner.next_batch().await? {
+        rows += batch.num_rows() as u64;
+    }
+    Ok(rows)
 }

@@ -1,6 +1,5 @@
 //! `nyala debug replica …`: lists, reads, copies and deletes replicas of a stopped server.
 
-use std::io::Write;
 use std::sync::Arc;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
@@ -8,21 +7,23 @@ use engine::error::{Error, Result};
 use engine::ids::TabletId;
 use engine::replica::copy::{CopySink, CopySource, LocalData, LocalReplica};
 use engine::replica::{consensus_meta_store, tombstone};
-use engine::schema::row_block::{ColumnBlock, ProjectedColumn};
-use engine::schema::{ColumnSchema, format_cell};
+use engine::schema::row_block::{ProjectedColumn, RowBlock};
+use engine::schema::{ColumnSchema, PhysicalType, ValueKind, format_cell};
 use engine::tablet::Tablet;
 use engine::tablet::scan::ScanSpec;
 use engine::tablet::superblock::{DataState, Superblock};
 
 use super::super::exit::ExitError;
 use super::super::options::{option, text};
-use super::super::output::{print, table as text_table};
+use super::super::output::{print, table as text_table, write_rows};
 use super::arguments::{tablet_argument, with_directories};
 use super::stopped::{is_missing, named_tablet, open_replica, open_server, tablets, view};
 use crate::dirs::{Directory, StoppedServer, open_stopped};
 use crate::server::flags::Flags;
+use nyala_client::arrow::arrow_schema;
 use nyala_common::env::Env;
 use nyala_common::number_text::bytes;
+use nyala_files::delimited::{csv_header, write_record};
 
 /// Bytes copied at once.
 const CHUNK: usize = 1 << 20;
@@ -31,7 +32,7 @@ pub(super) fn command() -> Command {
     let yes = || Arg::new("yes").long("yes").action(ArgAction::SetTrue).help("Do it; needed");
     let list = Command::new("list").about("List replicas and tombstones");
     let dump = Command::new("dump")
-        .about("Print all rows of a replica as CSV, with a header")
+        .about("Print all rows of a replica as CSV, with a header, as table import reads it")
         .arg(tablet_argument(true));
     let copy = Command::new("copy")
         .about("Copy a replica to another stopped tablet server, which has none or a tombstone of it")
@@ -105,32 +106,54 @@ fn list(env: &Env, server: &StoppedServer) -> Result<String> {
 /// Writes all rows to standard output. Rows before damage are written too.
 fn dump(env: &Env, server: &StoppedServer, dir: &Directory, tablet: TabletId) -> Result<String> {
     let (replica, _log) = open_replica(env, server, dir, tablet)?;
-    let (mut out, mut rows) = (std::io::stdout().lock(), 0u64);
-    print_rows(replica.tablet(), &mut |line| {
-        rows += 1;
-        // A closed pipe ends the output, not the command.
-        let _ = out.write_all(line.as_bytes());
-    })?;
+    let rows = print_rows(replica.tablet(), write_rows)?;
     tracing::info!(rows, "dumped");
     Ok(String::new())
 }
 
-fn print_rows(tablet: &Tablet, each: &mut dyn FnMut(&str)) -> Result<()> {
+/// Gives the lines of all rows to `write` until it returns false. Returns the number of rows.
+fn print_rows(tablet: &Tablet, write: impl Fn(&[u8]) -> Result<bool>) -> Result<u64> {
     let schema = tablet.schema();
-    let names: Vec<&str> = schema.columns().iter().map(|column| column.name.as_str()).collect();
-    each(&format!("{}\n", names.join(",")));
-    let spec = ScanSpec::latest(schema.columns().iter().map(ProjectedColumn::from).collect());
+    let (columns, mut rows) = (schema.columns(), 0);
+    if !write(&csv_header(&arrow_schema(columns)))? {
+        return Ok(rows);
+    }
+    let spec = ScanSpec::latest(columns.iter().map(ProjectedColumn::from).collect());
     let mut scan = tablet.scan(&spec)?;
     while let Some(block) = scan.next_block()? {
-        for row in 0..block.rows {
-            let cell = |(column, values): (&ColumnSchema, &ColumnBlock)| {
-                values.cell(row).map_or(String::new(), |cell| format_cell(column.ty, column.attributes, cell))
-            };
-            let cells: Vec<String> = schema.columns().iter().zip(&block.columns).map(cell).collect();
-            each(&format!("{}\n", cells.join(",")));
+        if !write(&csv_rows(columns, &block))? {
+            break;
         }
+        rows += block.rows as u64;
     }
-    Ok(())
+    Ok(rows)
+}
+
+/// Returns rows as CSV of which an import makes the same rows.
+///
+/// Not by Arrow as in an export, which refuses text that is not UTF-8: a dump has what is stored.
+fn csv_rows(columns: &[ColumnSchema], block: &RowBlock) -> Vec<u8> {
+    let mut out = Vec::new();
+    for row in 0..block.rows {
+        let cells = columns.iter().zip(&block.columns);
+        let cells: Vec<_> = cells.map(|(column, values)| csv_cell(column, values.cell(row))).collect();
+        write_record(&mut out, cells.iter().map(|(cell, quoted)| (cell.as_slice(), *quoted)));
+    }
+    out
+}
+
+/// Returns the text of a cell, and whether it must be quoted.
+fn csv_cell(column: &ColumnSchema, cell: Option<&[u8]>) -> (Vec<u8>, bool) {
+    let Some(cell) = cell else { return (Vec::new(), false) };
+    let text = match (column.ty.kind(), column.ty.physical()) {
+        (ValueKind::Text, _) => return (cell.to_vec(), cell.is_empty()),
+        (_, PhysicalType::Binary) => {
+            let digits = cell.iter().map(|byte| format!("{byte:02x}"));
+            format!("0x{}", digits.collect::<String>())
+        }
+        _ => format_cell(column.ty, column.attributes, cell),
+    };
+    (text.into_bytes(), false)
 }
 
 fn copy(env: &Env, server: &StoppedServer, dir: &Directory, tablet: TabletId, to: &str) -> Result<String> {
@@ -190,4 +213,63 @@ fn delete(
     // A tombstone that does not know the end of its log does not vote.
     tombstone::tombstone(wal, data, tablet, None)?;
     Ok(format!("deleted tablet {tablet}; its tombstone keeps its vote\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::schema::row_block::ColumnBlock;
+    use engine::schema::{DataType, Schema, TypeAttributes};
+    use nyala_files::ImportInput;
+    use nyala_files::reader::{CsvReader, ImportTarget};
+
+    use super::*;
+
+    fn columns() -> Vec<ColumnSchema> {
+        let mut decimal = ColumnSchema::new(4, "d", DataType::Decimal32).nullable();
+        decimal.attributes = TypeAttributes { precision: 9, scale: 2, length: 0 };
+        vec![
+            ColumnSchema::new(0, "k", DataType::Int32),
+            ColumnSchema::new(1, "a \"text\", quoted", DataType::String).nullable(),
+            ColumnSchema::new(2, "raw", DataType::Binary).nullable(),
+            ColumnSchema::new(3, "at", DataType::UnixtimeMicros).nullable(),
+            decimal,
+            ColumnSchema::new(5, "f", DataType::Double).nullable(),
+        ]
+    }
+
+    /// Rows with what CSV must quote, and with NULL beside an empty text.
+    fn block(columns: &[ColumnSchema]) -> RowBlock {
+        let texts = ["back\\slash", "say \"x\"", "a,b", "two\nlines\r\n", "", " \u{e9} ", "\\N", "NULL"];
+        let mut blocks: Vec<ColumnBlock> =
+            columns.iter().map(|column| ColumnBlock::new(column.ty.physical(), column.nullable)).collect();
+        for (row, text) in texts.iter().enumerate() {
+            blocks[0].push(Some(&(row as i32).to_le_bytes()));
+            blocks[1].push(Some(text.as_bytes()));
+            blocks[2].push(Some(&[b"\x00\xff\\\"", text.as_bytes()].concat()));
+            blocks[3].push(Some(&(row as i64 - 3).to_le_bytes()));
+            blocks[4].push(Some(&(-150 + row as i32).to_le_bytes()));
+            blocks[5].push(Some(&(0.1 * row as f64).to_le_bytes()));
+        }
+        blocks[0].push(Some(&i32::MAX.to_le_bytes()));
+        blocks[1..].iter_mut().for_each(|block| block.push(None));
+        RowBlock { rows: texts.len() + 1, columns: blocks }
+    }
+
+    #[test]
+    fn an_import_reads_the_rows_of_a_dump() {
+        let schema = Schema::new(columns(), 1).expect("a lawful schema");
+        let block = block(schema.columns());
+        let text = [csv_header(&arrow_schema(schema.columns())), csv_rows(schema.columns(), &block)].concat();
+        let target = ImportTarget::new(&schema, "t");
+        let reader = CsvReader::open(&text[..], target, b',', b"").expect("a header");
+        let mut input = ImportInput::Csv(Box::new(reader));
+        let (rows, bad) = input.next(target).expect("CSV").expect("rows");
+        assert_eq!((rows.tags.len(), bad), (block.rows, Vec::new()));
+        for (column, (read, stored)) in rows.columns.iter().zip(&block.columns).enumerate() {
+            let read = read.as_ref().expect("all columns are in the file");
+            for row in 0..block.rows {
+                assert_eq!(read.cell(row), stored.cell(row), "column {column}, row {row}");
+            }
+        }
+    }
 }

@@ -74,8 +74,9 @@ pub(super) fn open_replica(
         seed: env.rng.next_u64(),
     };
     let (wal, data) = (view(&server.wal), view(dir));
-    // A cell that was written may have any size.
-    let config = TabletConfig { cell_bytes_max: usize::MAX, ..TabletConfig::default() };
+    // Cells and keys that were written may have any size.
+    let config =
+        TabletConfig { cell_bytes_max: usize::MAX, key_bytes_max: usize::MAX, ..TabletConfig::default() };
     let cache = PageCache::new(CACHE_BYTES);
     let (replica, log, _) = Replica::open(wal, data, tablet, setup, config, cache)?;
     Ok((replica, log))

@@ -1,5 +1,7 @@
 //! Options of an import, and the tags of its rows.
 
+use std::os::unix::fs::MetadataExt;
+
 use clap::ArgMatches;
 use engine::error::{Error, Result};
 use nyala_client::definitions;
@@ -32,6 +34,9 @@ impl ImportOptions {
             let message = "--rejects: standard input cannot be read twice (-); give the name of a file";
             return Err(Error::invalid(message));
         }
+        if let Some(rejects) = &rejects {
+            check_rejects(rejects, files.iter().map(|(path, _)| path.as_str()))?;
+        }
         Ok(ImportOptions {
             files,
             delimiter: delimiter(matches)?,
@@ -41,6 +46,25 @@ impl ImportOptions {
             rejects,
         })
     }
+}
+
+/// Fails if the file of rejects would replace a file to read, under whatever name.
+fn check_rejects<'a>(rejects: &str, mut files: impl Iterator<Item = &'a str>) -> Result<()> {
+    // The file has the second name until it is complete.
+    let written = [rejects.to_string(), format!("{rejects}.partial")];
+    match files.find(|read| written.iter().any(|written| is_same_file(read, written))) {
+        None => Ok(()),
+        Some(read) => Err(Error::invalid(format!(
+            "--rejects: {rejects} would replace the file {read}, which is imported; give another name"
+        ))),
+    }
+}
+
+/// Returns true if both paths name one file, also through links.
+fn is_same_file(one: &str, other: &str) -> bool {
+    // Not by `Env::disks`, which do not tell one file from another.
+    let identity = |path: &str| std::fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
+    one == other || identity(one).is_some_and(|file| identity(other) == Some(file))
 }
 
 /// Returns the tag of a row of a file.
@@ -58,5 +82,22 @@ fn delimiter(matches: &ArgMatches) -> Result<u8> {
         [one] => Ok(*one),
         b"\\t" => Ok(b'\t'),
         _ => Err(Error::invalid("--delimiter is one ASCII character, or \\t")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_file_of_rejects_may_not_be_one_that_is_read() {
+        let check =
+            |rejects| check_rejects(rejects, ["README.md", "src/lib.rs", "x.csv.partial"].into_iter());
+        for rejects in ["README.md", "src/../README.md", "./src/lib.rs", "x.csv"] {
+            let error = check(rejects).expect_err("it is read");
+            assert!(error.message.contains(rejects), "{error}");
+        }
+        assert_eq!(check("Cargo.toml"), Ok(()), "it exists, and is not read");
+        assert_eq!(check("rejects.csv"), Ok(()));
     }
 }
