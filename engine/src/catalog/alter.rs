@@ -9,6 +9,8 @@ use super::delete::soft_deleted;
 use super::error::{CatalogError, CatalogErrorCode, CatalogResult};
 use super::partition_setup;
 use super::record::{SystemRowKey, TableLifecycle, TableRecord, TabletLifecycle};
+use super::record_limits;
+use super::tablet_budget::TabletBudget;
 use super::task_queue::TaskKind;
 use super::{Catalog, CatalogConfig, CatalogEffects, CatalogNote};
 use crate::error::Error;
@@ -28,6 +30,7 @@ struct TableDraft<'a> {
     /// The new partitions by their starts: existing ones with their tablets, added ones with their labels.
     partitions: BTreeMap<Vec<u8>, ColumnPosition>,
     dropped: Vec<TabletId>,
+    budget: TabletBudget,
 }
 
 enum ColumnPosition {
@@ -61,6 +64,7 @@ impl Catalog {
         }
         draft.finish_schema()?;
         self.alter_attributes(now, &mut draft.record, &request)?;
+        self.check_record_bytes(&draft)?;
         let (record, dropped) = (draft.record, draft.dropped);
         let added = draft.partitions.into_values().filter_map(|place| match place {
             ColumnPosition::Old(..) => None,
@@ -69,6 +73,20 @@ impl Catalog {
         let added: Vec<_> = added.collect();
         let version = self.commit_alteration(now, id, record, added, dropped, out);
         Ok(CommandReply::Altered { table: id, version })
+    }
+
+    fn check_record_bytes(&self, draft: &TableDraft<'_>) -> CatalogResult<()> {
+        record_limits::check_table(&draft.record)?;
+        if !draft.partitions.values().any(|place| matches!(place, ColumnPosition::New(..))) {
+            return Ok(());
+        }
+        let tablets = draft.partitions.values().map(|place| match place {
+            ColumnPosition::Old(tablet, partition) => {
+                (partition, self.tablets[tablet].record.dimension_label.as_deref())
+            }
+            ColumnPosition::New(partition, label) => (partition, label.as_deref()),
+        });
+        record_limits::check_tablets(&draft.record.name, tablets)
     }
 
     fn draft(&self, id: TableId) -> TableDraft<'_> {
@@ -83,6 +101,7 @@ impl Catalog {
             partition_schema: PartitionSchema::clone(&table.record.partition_schema),
             partitions: table.tablets.iter().map(|(start, tablet)| (start.clone(), place(tablet))).collect(),
             dropped: Vec::new(),
+            budget: TabletBudget::default(),
         }
     }
 
@@ -313,8 +332,9 @@ impl TableDraft<'_> {
                 return Err(CatalogError::invalid(message));
             }
         }
-        let added = partition_setup::add_range(&schema, &mut self.partition_schema, &range, hash)?;
-        for partition in added {
+        partition_setup::set_range_hash(&schema, &mut self.partition_schema, &range, hash)?;
+        self.budget.add(&self.partition_schema, &range, label.as_deref())?;
+        for partition in self.partition_schema.partitions_of(&range) {
             self.partitions.insert(partition.start.clone(), ColumnPosition::New(partition, label.clone()));
         }
         Ok(())

@@ -195,14 +195,30 @@ fn resolve_defaults(column: &mut ColumnSchema) -> CatalogResult<()> {
     Ok(())
 }
 
+/// Longest default of a column without a fixed width, in bytes: Kudu's limit of a cell that a client writes. Every row
+/// from before the column was added has it.
+const DEFAULT_BYTES_MAX: usize = 64 << 10;
+
 fn check_default(column: &ColumnSchema, default: Option<&[u8]>) -> CatalogResult<()> {
-    let (Some(default), Some(width)) = (default, column.ty.width()) else { return Ok(()) };
+    let Some(default) = default else { return Ok(()) };
+    let Some(width) = column.ty.width() else { return check_default_length(column, default) };
     if default.len() != width {
         return Err(CatalogError::schema(format!(
             "the default of column {:?} has {} bytes, a cell of {} has {width}",
             column.name,
             default.len(),
             column.ty.name()
+        )));
+    }
+    Ok(())
+}
+
+fn check_default_length(column: &ColumnSchema, default: &[u8]) -> CatalogResult<()> {
+    if default.len() > DEFAULT_BYTES_MAX {
+        return Err(CatalogError::schema(format!(
+            "the default of column {:?} has {} bytes, at most {DEFAULT_BYTES_MAX} are allowed",
+            column.name,
+            default.len()
         )));
     }
     Ok(())

@@ -26,7 +26,7 @@ pub struct CatalogConfig {
     /// True if tables can be created with fewer live servers than replicas, as long as a majority lives
     /// (`allow_creating_under_replicated_tables`).
     pub create_under_replicated: bool,
-    /// Replicas that one request may create per live tablet server, for replication factors above 1
+    /// Replicas that a new table may have per live tablet server, for replication factors above 1; 0 for no limit
     /// (`max_create_tablets_per_ts`).
     pub create_replicas_per_server_max: usize,
     /// Time after which a tablet that is still being created is replaced (`tablet_creation_timeout_ms`).

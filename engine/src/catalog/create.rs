@@ -8,6 +8,7 @@ use super::error::{CatalogError, CatalogErrorCode, CatalogResult};
 use super::partition_setup;
 use super::placement::ReplicaCounts;
 use super::record::{ExtraConfig, SystemRowKey, TableLifecycle, TableRecord, TabletLifecycle, TabletRecord};
+use super::record_limits;
 use super::{Catalog, CatalogEffects, CatalogNote, Table};
 use crate::error::Error;
 use crate::ids::{TableId, TabletId};
@@ -28,7 +29,9 @@ impl Catalog {
             check_owner(owner, &self.config)?;
         }
         let schema = new_schema(&request.columns, &self.config)?;
-        let (partition_schema, partitions) = partition_setup::of_new_table(&schema, &request.partitioning)?;
+        let label = request.dimension_label.as_deref();
+        let (partition_schema, partitions) =
+            partition_setup::of_new_table(&schema, &request.partitioning, label)?;
         let extra = ExtraConfig::default().changed(&request.extra_configs)?;
         let replicas = request.replicas.unwrap_or(self.config.replicas_default);
         self.check_replicas(now.mono, replicas)?;
@@ -51,7 +54,11 @@ impl Catalog {
             created: now.wall.micros,
             altered: now.wall.micros,
         };
-        Ok(CommandReply::Created(self.install_table(now, record, partitions, request.dimension_label, out)))
+        record_limits::check_table(&record)?;
+        let label = request.dimension_label;
+        let tablets = partitions.iter().map(|partition| (partition, label.as_deref()));
+        record_limits::check_tablets(&record.name, tablets)?;
+        Ok(CommandReply::Created(self.install_table(now, record, partitions, label, out)))
     }
 
     fn install_table(
@@ -134,10 +141,12 @@ impl Catalog {
         if self.config.create_under_replicated { replicas / 2 + 1 } else { replicas }
     }
 
+    /// Checks that a new replicated table does not put too many replicas on each server.
     fn check_tablet_count(&self, now: Instant, tablets: usize, replicas: i32) -> CatalogResult<()> {
-        let max = self.config.create_replicas_per_server_max * self.live_servers(now);
-        let wanted = tablets * replicas as usize;
-        if replicas > 1 && wanted > max {
+        let per_server = self.config.create_replicas_per_server_max;
+        let max = per_server.saturating_mul(self.live_servers(now));
+        let wanted = tablets.saturating_mul(replicas as usize);
+        if per_server > 0 && replicas > 1 && wanted > max {
             let error = Error::invalid(format!(
                 "the requested number of tablet replicas is over the maximum permitted at creation time \
                  ({max}), more tablets can be added later with range partitions"

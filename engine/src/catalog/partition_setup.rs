@@ -4,6 +4,7 @@ use super::Catalog;
 use super::commands::{ColumnRef, RangeOps, RequestedColumn, RequestedHash, RequestedPartitioning};
 use super::error::{CatalogError, CatalogErrorCode, CatalogResult};
 use super::record::TabletRecord;
+use super::tablet_budget::TabletBudget;
 use crate::error::Error;
 use crate::ids::ColumnId;
 use crate::schema::partition::{HashDimension, Partition, PartitionSchema};
@@ -11,16 +12,18 @@ use crate::schema::partition_range::{PartitionRange, RangeOp, decode_range_ops, 
 use crate::schema::row_ops::ClientColumn;
 use crate::schema::{ColumnSchema, Schema};
 
-/// Creates the partition schema of a new table and its first partitions, in the order of their keys.
+/// Creates the partition schema of a new table and its first partitions, in the order of their keys. `label` is the
+/// dimension label of each of them.
 pub(super) fn of_new_table(
     schema: &Schema,
     requested: &RequestedPartitioning,
+    label: Option<&str>,
 ) -> CatalogResult<(PartitionSchema, Vec<Partition>)> {
     let hash = hash_dimensions(schema, &requested.hash)?;
     let range_columns = range_columns(schema, requested.range.as_deref())?;
     let partition_schema = PartitionSchema { hash, range_columns, custom: Vec::new() };
     if !requested.custom.is_empty() {
-        return with_custom_ranges(schema, partition_schema, requested);
+        return with_custom_ranges(schema, partition_schema, requested, label);
     }
     let ops = &requested.splits_and_bounds;
     let allow_empty = requested.allow_empty && !partition_schema.range_columns.is_empty();
@@ -29,6 +32,12 @@ pub(super) fn of_new_table(
         false => {
             let ops = decode(schema, &[], ops)?;
             let (splits, ranges) = ranges_of_ops(schema, &partition_schema.range_columns, &ops)?;
+            let mut budget = TabletBudget::default();
+            match ranges.as_slice() {
+                [] => budget.add(&partition_schema, &PartitionRange::default(), label)?,
+                ranges => ranges.iter().try_for_each(|range| budget.add(&partition_schema, range, label))?,
+            }
+            budget.add_splits(&partition_schema, &splits, label)?;
             partition_schema.create_partitions(&splits, &ranges)?
         }
     };
@@ -104,13 +113,14 @@ fn with_custom_ranges(
     schema: &Schema,
     mut partition_schema: PartitionSchema,
     requested: &RequestedPartitioning,
+    label: Option<&str>,
 ) -> CatalogResult<(PartitionSchema, Vec<Partition>)> {
     if !requested.splits_and_bounds.rows.is_empty() {
         let message = "ranges are given either by split_rows_range_bounds or by custom_hash_schema_ranges";
         return Err(CatalogError::invalid(format!("{message}, not by both")));
     }
     let mut ranges: Vec<PartitionRange> = Vec::new();
-    let mut partitions = Vec::new();
+    let (mut partitions, mut budget) = (Vec::new(), TabletBudget::default());
     for request in &requested.custom {
         let range = requested_range(schema, &partition_schema, &[], &request.bounds)?;
         if let Some(other) = ranges.iter().find(|other| other.overlaps(&range)) {
@@ -121,20 +131,22 @@ fn with_custom_ranges(
                 "overlapping range partitions: first range partition: {first}, second range partition: {second}"
             )));
         }
-        partitions.extend(add_range(schema, &mut partition_schema, &range, Some(&request.hash))?);
+        set_range_hash(schema, &mut partition_schema, &range, Some(&request.hash))?;
+        budget.add(&partition_schema, &range, label)?;
+        partitions.extend(partition_schema.partitions_of(&range));
         ranges.push(range);
     }
     partitions.sort_by(|a, b| a.start.cmp(&b.start));
     Ok((partition_schema, partitions))
 }
 
-/// Adds a range, with custom hash dimensions if `hash` is given, and returns its partitions.
-pub(super) fn add_range(
+/// Sets the hash dimensions of a new range: custom ones if `hash` is given.
+pub(super) fn set_range_hash(
     schema: &Schema,
     partition_schema: &mut PartitionSchema,
     range: &PartitionRange,
     hash: Option<&[RequestedHash]>,
-) -> CatalogResult<Vec<Partition>> {
+) -> CatalogResult<()> {
     let hash = match hash {
         Some(requested) => hash_dimensions(schema, requested)?,
         None => partition_schema.hash.clone(),
@@ -144,7 +156,7 @@ pub(super) fn add_range(
         return Err(CatalogError::new(CatalogErrorCode::InvalidSchema, error));
     }
     partition_schema.set_custom(range, hash);
-    Ok(partition_schema.partitions_of(range))
+    Ok(())
 }
 
 /// The one range that these operations bound.

@@ -25,7 +25,7 @@ use engine::error::{Error, Result};
 use engine::time::{ClockReading, Instant};
 use tokio::sync::{Notify, oneshot};
 
-use super::system_tablet::SystemTablet;
+use super::system_tablet::{SystemTablet, row_bytes};
 use super::tserver_calls::TserverCaller;
 use nyala_common::env::Env;
 use nyala_common::mailbox::{self, Mailbox, MailboxSender, WaitResult};
@@ -118,6 +118,9 @@ const INBOX: usize = 4096;
 const COUNT_INTERVAL: Duration = Duration::from_secs(1);
 /// Largest number of messages in one turn.
 const TURN_MAX: usize = 256;
+/// Bytes of changes after which a turn writes before it processes the next message: the change of one command, at most
+/// some 40 MiB, may follow, and both must fit into one operation.
+const TURN_BYTES_MAX: usize = 1 << 20;
 
 /// Starts the loop of `catalog`, stored in `system`.
 pub fn start(
@@ -270,16 +273,29 @@ impl CatalogLoop {
         }
         for message in batch.drain(..) {
             self.message(message);
-        }
-        if !self.out.writes.is_empty() {
-            let writes = std::mem::take(&mut self.out.writes);
-            if let Err(error) = self.system.write(&writes).await {
-                tracing::warn!(%error, "the system tablet did not take a change; this catalog ends");
+            // Each command fits into one write, several large ones may not.
+            if row_bytes(&self.out.writes) > TURN_BYTES_MAX && !self.write().await {
                 return false;
             }
         }
+        if !self.write().await {
+            return false;
+        }
         self.release();
         !self.stopping
+    }
+
+    /// Stores what has changed; returns false to end the loop.
+    async fn write(&mut self) -> bool {
+        let writes = std::mem::take(&mut self.out.writes);
+        if writes.is_empty() {
+            return true;
+        }
+        let written = self.system.write(&writes).await;
+        if let Err(error) = &written {
+            tracing::warn!(%error, "the system tablet did not take a change; this catalog ends");
+        }
+        written.is_ok()
     }
 
     fn message(&mut self, message: CatalogMessage) {

@@ -91,8 +91,8 @@ pub struct MasterConfig {
     pub flags: Arc<Flags>,
 }
 
-/// Size limit of a catalog record: a table with the most columns and the longest names and defaults.
-const RECORD_BYTES_MAX: usize = 32 << 20;
+/// Size limit of a catalog record. The catalog refuses tables whose records would come near it.
+pub(super) const RECORD_BYTES_MAX: usize = 32 << 20;
 
 impl MasterConfig {
     /// Returns Kudu's defaults for a master at `rpc_addr` with its files in `wal_dir` and `data_dirs`.

@@ -19,6 +19,7 @@ use engine::tablet::scan::{ScanSpec, SnapshotChoice};
 use engine::tablet::superblock::Superblock;
 use engine::wal::Wal;
 
+use super::config::RECORD_BYTES_MAX;
 use crate::dirs::ServerDirs;
 use crate::hosting::replica::ReplicaHandle;
 
@@ -84,6 +85,7 @@ impl SystemTablet {
     /// Makes all `writes` durable on a majority of the masters, or none of them. After `NotLeader` none is stored.
     /// After any other error the result is unknown until the next leader loads the catalog.
     pub async fn write(&self, writes: &[SystemRowWrite]) -> Result<()> {
+        check_sizes(writes)?;
         let (rows, indirect) = encode(writes);
         let op = Op::Write(WriteOp {
             columns: self.columns.clone(),
@@ -102,6 +104,20 @@ impl SystemTablet {
             }
         }
     }
+}
+
+/// Refuses rows of which the tablet would refuse some and store the others.
+fn check_sizes(writes: &[SystemRowWrite]) -> Result<()> {
+    let is_large = |write: &&SystemRowWrite| write.metadata.as_ref().map_or(0, Vec::len) > RECORD_BYTES_MAX;
+    match writes.iter().find(is_large) {
+        Some(write) => Err(Error::invalid(format!("the record of {:?} is too large", write.key))),
+        None => Ok(()),
+    }
+}
+
+/// Returns the bytes of the records that `writes` put.
+pub(super) fn row_bytes(writes: &[SystemRowWrite]) -> usize {
+    writes.iter().map(|write| write.metadata.as_ref().map_or(0, Vec::len)).sum()
 }
 
 /// Encodes row operations in wire form: UPSERT of all columns, DELETE_IGNORE of the key.

@@ -117,7 +117,14 @@ impl PartitionSchema {
         self.custom.retain(|custom| custom.lower != range.lower || custom.upper != range.upper);
     }
 
-    /// Returns the tablets of one range: one per combination of hash buckets, in order.
+    /// Returns the number of tablets of one range, `u64::MAX` if there are more.
+    pub fn partition_count(&self, range: &PartitionRange) -> u64 {
+        let buckets = self.hash_of(&range.lower).iter().map(|dimension| u64::from(dimension.buckets));
+        buckets.fold(1, u64::saturating_mul)
+    }
+
+    /// Returns the tablets of one range: one per combination of hash buckets, in order. A caller that takes the
+    /// buckets from a request limits [`PartitionSchema::partition_count`] first.
     pub fn partitions_of(&self, range: &PartitionRange) -> Vec<Partition> {
         let mut prefixes: Vec<Vec<u32>> = vec![Vec::new()];
         for dimension in self.hash_of(&range.lower) {

@@ -130,7 +130,9 @@ impl Model {
         }
         let table = new_table(new);
         let wanted = table.wanted_bounds().len() * new.replicas.max(0) as usize;
-        if new.replicas > 1 && wanted > at.config.create_replicas_per_server_max * at.live() {
+        let per_server = at.config.create_replicas_per_server_max;
+        // Zero means no limit.
+        if new.replicas > 1 && per_server > 0 && wanted > per_server * at.live() {
             refusals.push(Refusal::of(5, ErrorKind::Invalid));
         }
         if !refusals.is_empty() {
