@@ -11,7 +11,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use node::server::security::{CertificateValidity, SecuritySettings};
+use node::server::security::{CertificateValidity, PeerDemands, SecuritySettings};
 use nyala_common::env::Env;
 use nyala_common::env::kerberos::{BindingFaults, ClientKerberos, KerberosCredentials, ServerKerberos};
 use nyala_common::env::kerberos_double::KerberosDouble;
@@ -55,6 +55,7 @@ pub(crate) fn settings(spec: &SecuritySpec, host: Host) -> SecuritySettings {
     SecuritySettings {
         service_user: SERVICE.to_string(),
         access,
+        peers: PeerDemands::new(SecurityLevel::Required, SecurityLevel::Required, false),
         tls: Some(TlsSettings::default()),
         external: None,
         kerberos: Some(Arc::new(kerberos)),

@@ -49,7 +49,7 @@ pub const JWKS: &str = concat!(
 
 static VERIFIER: LazyLock<TokenVerifier> = LazyLock::new(|| {
     let mut verifier = TokenVerifier::default();
-    assert_eq!(verifier.import(&signer().public_keys(-1)), [], "the signer's own key");
+    assert_eq!(verifier.import(&signer().public_keys(-1), NOW_S), [], "the signer's own key");
     verifier
 });
 
@@ -80,7 +80,7 @@ pub(super) fn signed_token(data: &[u8]) {
 pub(super) fn token_key(data: &[u8]) {
     let Ok(key) = TokenSigningPublicKeyPb::decode(data) else { return };
     let mut verifier = VERIFIER.clone();
-    let rejected = verifier.import(std::slice::from_ref(&key));
+    let rejected = verifier.import(std::slice::from_ref(&key), NOW_S);
     assert!(rejected.is_empty() || verifier.latest() == 0, "a rejected key is not kept");
     let token = signer().authn(USER, NOW_S).expect("a key");
     let user = verifier.verify_authn(&token, NOW_S);

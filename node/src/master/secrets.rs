@@ -185,7 +185,7 @@ impl MasterSecrets {
     /// Trusts the CA, gets an own certificate if there is none, and takes the public token keys.
     fn adopt(&self, settings: &SecuritySettings, stored: &ClusterSecrets) -> Result<()> {
         let keys: Vec<_> = token_keys(stored).iter().map(TokenKey::public).collect();
-        self.identity.import_keys(&keys);
+        self.identity.import_keys(&keys, self.env.now().wall);
         let Some(authority) = authority(stored)? else { return Ok(()) };
         self.identity.trust(authority.certificate_der().to_vec())?;
         let Some(request) = self.identity.request() else { return Ok(()) };

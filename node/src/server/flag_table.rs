@@ -384,7 +384,12 @@ const WITH_EFFECT: &[FlagSpec] = &[
         .tagged(EVOLVING),
     F::bool("master_client_location_assignment_enabled", Effective, "true", "sends clients their location")
         .of(Master),
-    F::number("max_create_tablets_per_ts", Effective, "60", "new tablets of one table, per tablet server").of(Master),
+    F::number(
+        "max_create_tablets_per_ts", Effective,
+        "60",
+        "replicas that a new table may have per live tablet server, if its tablets have several; 0: no limit",
+    )
+    .of(Master),
     F::number("max_num_columns", Effective, "300", "columns that a table may have").of(Master).tagged(UNSAFE),
     F::number("max_identifier_length", Effective, "256", "bytes of a table's or column's name")
         .of(Master)

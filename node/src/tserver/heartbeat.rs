@@ -185,7 +185,7 @@ impl Heartbeater {
         if let Some(certificate) = &reply.signed_cert_der {
             identity.certify(certificate.to_vec())?;
         }
-        identity.import_keys(&reply.tsks);
+        identity.import_keys(&reply.tsks, self.server.env.now().wall);
         Ok(())
     }
 

@@ -106,7 +106,8 @@ async fn keys_rotate_and_survive_a_restart() {
         verifier.verify_authn(&token, seconds(fixture.env.now().wall))
     };
     assert_eq!(verify(&verifier, &fixture), Err(TokenFault::UnknownKey));
-    assert!(verifier.import(&keys(&fixture).await).is_empty());
+    let now_s = seconds(fixture.env.now().wall);
+    assert!(verifier.import(&keys(&fixture).await, now_s).is_empty());
     assert_eq!(verify(&verifier, &fixture).as_deref(), Ok("ann"));
 
     // The second key spreads before it signs.

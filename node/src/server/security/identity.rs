@@ -4,6 +4,7 @@ use engine::sync::{Mutex, MutexGuard};
 use std::sync::Arc;
 
 use engine::error::Result;
+use engine::time::WallTime;
 
 use super::settings::{JwtKeys, SecuritySettings};
 use nyala_common::env::kerberos::{ClientKerberos, KerberosCredentials, ServerKerberos};
@@ -76,6 +77,8 @@ impl ServerIdentity {
             }
         }
         let options = ClientSecurityOptions {
+            encryption: settings.peers.encryption,
+            require_authentication: settings.peers.authentication,
             kerberos: settings.kerberos.as_deref().map(own_ticket),
             ..ClientSecurityOptions::default()
         };
@@ -151,9 +154,9 @@ impl ServerIdentity {
     }
 
     /// Takes token keys; keys that are not usable are logged.
-    pub fn import_keys(&self, keys: &[TokenSigningPublicKeyPb]) {
+    pub fn import_keys(&self, keys: &[TokenSigningPublicKeyPb], now: WallTime) {
         let before = self.keyring.latest();
-        for fault in self.keyring.import(keys) {
+        for fault in self.keyring.import(keys, now) {
             tracing::warn!(%fault, "a token key is not usable");
         }
         let latest = self.keyring.latest();

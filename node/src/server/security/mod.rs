@@ -8,6 +8,7 @@
 //!
 //! - Nothing is stored: a restart means a new key and a new request.
 //! - Servers prove who they are to one another by certificate, once both have one of the cluster's CA.
+//! - What the server demands of its callers it demands of the servers that it calls.
 //! - Invariant: access lists are in force from the first connection on.
 //!
 //! *Not here:* the CA and the signing of tokens (`master::secrets`), the steps of a negotiation.
@@ -20,4 +21,4 @@ mod settings;
 pub use self::identity::ServerIdentity;
 pub use self::jwks_url::JwksUrl;
 pub(super) use self::key_password::key_password;
-pub use self::settings::{CertificateValidity, SecuritySettings, settings};
+pub use self::settings::{CertificateValidity, PeerDemands, SecuritySettings, settings};

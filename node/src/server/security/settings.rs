@@ -14,8 +14,8 @@ use nyala_common::env::kerberos::{BindingFaults, ServerKerberos};
 use nyala_common::security::acl::AccessLists;
 use nyala_common::security::pki::certificate_user;
 use nyala_common::security::tls::{ExternalPki, KeyFile, OwnCertificate, TlsSettings, server_end_point};
-use nyala_common::security::token::TokenConfig;
-use nyala_common::security::{JwtKeySet, SecurityLevel};
+use nyala_common::security::token::{TOKEN_KEYS_MAX, TokenConfig};
+use nyala_common::security::{EncryptionPolicy, JwtKeySet, SecurityLevel};
 
 /// Validity of the certificates that masters sign.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +43,28 @@ pub enum JwtKeys {
     Url(Arc<JwksUrl>),
 }
 
+/// Demands on the servers that this one calls, so that no process in their place gets a heartbeat or a log entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PeerDemands {
+    pub encryption: EncryptionPolicy,
+    /// True if a server that takes a mere name for a proof is refused.
+    pub authentication: bool,
+}
+
+impl PeerDemands {
+    /// Returns the demands that are those on callers (`rpc_encryption`, `rpc_authentication`). `loopback`: connections
+    /// within one host are encrypted, too.
+    pub fn new(encryption: SecurityLevel, authentication: SecurityLevel, loopback: bool) -> PeerDemands {
+        let encryption = match encryption {
+            SecurityLevel::Disabled => EncryptionPolicy::Disabled,
+            SecurityLevel::Optional => EncryptionPolicy::Optional,
+            SecurityLevel::Required if loopback => EncryptionPolicy::Required,
+            SecurityLevel::Required => EncryptionPolicy::RequiredRemote,
+        };
+        PeerDemands { encryption, authentication: authentication == SecurityLevel::Required }
+    }
+}
+
 /// Security settings of one server.
 #[derive(Clone)]
 pub struct SecuritySettings {
@@ -50,6 +72,7 @@ pub struct SecuritySettings {
     /// process.
     pub service_user: String,
     pub access: AccessLists,
+    pub peers: PeerDemands,
     /// Versions and cipher suites; `None` without TLS (`rpc_encryption=disabled`).
     pub tls: Option<TlsSettings>,
     /// Certificate from files, instead of one of the cluster's CA.
@@ -112,20 +135,35 @@ pub fn settings(env: &Env, flags: &Flags) -> Result<SecuritySettings> {
     Ok(SecuritySettings {
         service_user,
         access,
+        peers: PeerDemands::new(encryption, authentication, flags.bool("rpc_encrypt_loopback_connections")),
         tls: (encryption != SecurityLevel::Disabled).then_some(tls),
         external,
         kerberos,
         jwt: jwt(env, flags, encryption)?,
-        tokens: TokenConfig {
-            authn_validity: seconds("authn_token_validity_seconds"),
-            authz_validity: seconds("authz_token_validity_seconds"),
-            rotation: seconds("tsk_rotation_seconds"),
-        },
+        tokens: tokens(flags)?,
         validity: CertificateValidity {
             authority: seconds("ipki_ca_cert_expiration_seconds"),
             server: seconds("ipki_server_cert_expiration_seconds"),
         },
     })
+}
+
+/// Returns the validity of tokens. Rejects keys that change so often that servers would drop those of valid tokens.
+fn tokens(flags: &Flags) -> Result<TokenConfig> {
+    let seconds = |name: &str| Duration::from_secs(flags.number(name));
+    let tokens = TokenConfig {
+        authn_validity: seconds("authn_token_validity_seconds"),
+        authz_validity: seconds("authz_token_validity_seconds"),
+        rotation: seconds("tsk_rotation_seconds"),
+    };
+    let (keys, limit) = (tokens.keys_max(), TOKEN_KEYS_MAX as u64);
+    if keys > limit {
+        return Err(Error::invalid(format!(
+            "tsk_rotation_seconds: servers would need too many keys for tokens that are still valid ({keys}, limit \
+             {limit}); raise it, or lower authn_token_validity_seconds and authz_token_validity_seconds"
+        )));
+    }
+    Ok(tokens)
 }
 
 /// Means by which this server could prove to others who it is.

@@ -122,6 +122,7 @@ fn settings() -> SecuritySettings {
             users: AccessList::Everyone,
             fine_grained: true,
         },
+        peers: Default::default(),
         tls: None,
         external: None,
         kerberos: None,

@@ -1,5 +1,6 @@
 //! Tokens of an access trial: made with a key of the server's masters, or not quite.
 
+use engine::time::WallTime;
 use nyala_common::security::token::{KeyLifetime, TokenConfig, TokenKey, TokenKeyring, TokenSigner};
 use nyala_proto::kudu::security::token_pb::Token;
 use nyala_proto::kudu::security::{SignedTokenPb, TokenPb, TokenSigningPublicKeyPb};
@@ -92,13 +93,14 @@ impl Issuer {
     pub(super) fn teach(&self, keyring: &TokenKeyring) {
         let mut keys = self.signer.public_keys(-1);
         keys.truncate(if self.gives_all { 2 } else { 1 });
-        keyring.import(&keys);
+        let now = WallTime { micros: self.now as u64 * 1_000_000, error_micros: 0 };
+        keyring.import(&keys, now);
         let ended = self
             .expired
             .public_keys(-1)
             .into_iter()
             .map(|key| TokenSigningPublicKeyPb { expire_unix_epoch_seconds: Some(self.now - 1), ..key });
-        keyring.import(&ended.collect::<Vec<_>>());
+        keyring.import(&ended.collect::<Vec<_>>(), now);
     }
 
     /// Returns a token of this kind; `None` if there is none to send.

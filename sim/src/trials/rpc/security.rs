@@ -89,7 +89,7 @@ impl TrialSecurity {
         let tls = self.trusting(env)?;
         tls.set_own(OwnCertificate { key: private, chain, origin: CertificateOrigin::ClusterCa })?;
         let keyring = TokenKeyring::default();
-        keyring.import(&self.signer.public_keys(-1));
+        keyring.import(&self.signer.public_keys(-1), env.now().wall);
         Ok(ServerSecurity { tls: Some(tls), tokens: Some(Arc::new(keyring)), ..ServerSecurity::default() })
     }
 

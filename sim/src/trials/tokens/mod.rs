@@ -182,7 +182,8 @@ impl TokensTrial {
             }
             let signer = self.signer();
             let server = &mut self.servers[number];
-            let faults = server.keyring.import(&signer.public_keys(server.keyring.latest()));
+            let (missing, clock) = (signer.public_keys(server.keyring.latest()), self.now + server.error);
+            let faults = server.keyring.import(&missing, wall(clock));
             server.reached = Some(self.now);
             if !faults.is_empty() {
                 return Err(format!("server {number} cannot use keys: {faults:?}"));

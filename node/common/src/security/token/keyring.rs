@@ -17,9 +17,10 @@ use nyala_proto::kudu::security::{AuthzTokenPb, SignedTokenPb, TokenSigningPubli
 pub struct TokenKeyring(Mutex<Arc<TokenVerifier>>);
 
 impl TokenKeyring {
-    /// Adds public keys from a master and returns the rejected ones. A known number keeps its key.
-    pub fn import(&self, keys: &[TokenSigningPublicKeyPb]) -> Vec<TokenKeyError> {
-        Arc::make_mut(&mut self.0.lock()).import(keys)
+    /// Adds public keys from a master and returns the rejected ones. A known number keeps its key; keys that have
+    /// expired by `now` make way for others.
+    pub fn import(&self, keys: &[TokenSigningPublicKeyPb], now: WallTime) -> Vec<TokenKeyError> {
+        Arc::make_mut(&mut self.0.lock()).import(keys, seconds(now))
     }
 
     /// Returns the highest number of a known key, -1 if none is known.

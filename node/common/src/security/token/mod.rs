@@ -22,7 +22,7 @@ pub use self::key::{TokenKey, TokenKeyError};
 pub use self::keyring::{TokenKeyring, seconds};
 pub use self::rotation::{KeyLifetime, RotationPlan, TokenConfig};
 pub use self::signer::TokenSigner;
-pub use self::verifier::{TokenFault, TokenFaultKind, TokenVerifier};
+pub use self::verifier::{TOKEN_KEYS_MAX, TokenFault, TokenFaultKind, TokenVerifier};
 
 #[cfg(test)]
 mod tests;

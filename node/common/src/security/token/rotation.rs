@@ -29,6 +29,13 @@ impl TokenConfig {
         seconds(self.authn_validity.max(self.authz_validity))
     }
 
+    /// Returns the largest number of keys that have not expired at a time: one signs, one is new, the others verify
+    /// tokens that are still valid.
+    pub fn keys_max(&self) -> u64 {
+        let verifying = self.validity_s() / self.rotation_s().max(1);
+        4 + verifying.unsigned_abs()
+    }
+
     fn rotation_s(&self) -> i64 {
         seconds(self.rotation)
     }

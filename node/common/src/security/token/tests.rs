@@ -110,7 +110,7 @@ impl Cluster {
     fn sync(&mut self, server: &str) -> String {
         let keys = self.signer();
         let verifier = self.servers.entry(server.to_string()).or_default();
-        let rejected = verifier.import(&keys.public_keys(verifier.latest()));
+        let rejected = verifier.import(&keys.public_keys(verifier.latest()), self.now_s);
         assert_eq!(rejected, [], "keys of the masters");
         format!("latest key {}", verifier.latest())
     }
@@ -174,7 +174,7 @@ fn signed() -> (TokenVerifier, SignedTokenPb) {
     let key = TokenKey::from_seed(0, &[1; 32], config.lifetime(100));
     let signer = TokenSigner::new(config, [key]);
     let mut verifier = TokenVerifier::default();
-    assert_eq!(verifier.import(&signer.public_keys(-1)), []);
+    assert_eq!(verifier.import(&signer.public_keys(-1), 100), []);
     (verifier, signer.authn("alice", 100).expect("a key"))
 }
 
@@ -212,22 +212,70 @@ fn an_authorization_token_does_not_authenticate() {
 }
 
 #[test]
-fn a_number_keeps_its_key_and_old_keys_make_way() {
+fn a_number_keeps_its_key() {
     let (mut verifier, token) = signed();
     let lifetime = TokenConfig::default().lifetime(100);
     let other = TokenKey::from_seed(0, &[2; 32], lifetime).public();
-    assert_eq!(verifier.import(std::slice::from_ref(&other)), [TokenKeyError::NumberTaken]);
+    assert_eq!(verifier.import(std::slice::from_ref(&other), 100), [TokenKeyError::NumberTaken]);
     assert!(verifier.verify_authn(&token, 100).is_ok());
     let rsa = TokenSigningPublicKeyPbOf { der: b"0\x0d06".to_vec() }.pb();
     assert_eq!(
-        verifier.import(&[rsa, Default::default()]),
+        verifier.import(&[rsa, Default::default()], 100),
         [TokenKeyError::NotEd25519, TokenKeyError::Incomplete]
     );
-    for number in 1..=64 {
-        verifier.import(&[TokenKey::from_seed(number, &[number as u8; 32], lifetime).public()]);
-    }
+}
+
+/// Returns the public parts of keys with these numbers, which expire at `expires_s`.
+fn public_keys(
+    numbers: impl IntoIterator<Item = i64>,
+    expires_s: i64,
+) -> Vec<nyala_proto::kudu::security::TokenSigningPublicKeyPb> {
+    let mut public = TokenKey::from_seed(0, &[3; 32], TokenConfig::default().lifetime(0)).public();
+    public.expire_unix_epoch_seconds = Some(expires_s);
+    let numbered = |number| {
+        let key_seq_num = Some(number);
+        nyala_proto::kudu::security::TokenSigningPublicKeyPb { key_seq_num, ..public.clone() }
+    };
+    numbers.into_iter().map(numbered).collect()
+}
+
+#[test]
+fn only_expired_keys_make_way_for_others() {
+    let (mut verifier, token) = signed();
+    assert_eq!(verifier.import(&public_keys(1..=200, 1_000_000), 100), []);
+    assert!(verifier.verify_authn(&token, 100).is_ok(), "200 rotations do not end a valid token");
+    let expires_s = TokenConfig::default().lifetime(100).expires_s;
+    assert_eq!(verifier.import(&public_keys([201], i64::MAX), expires_s), []);
+    assert_eq!(verifier.verify_authn(&token, 100).as_deref(), Ok("alice"), "the last second of its key");
+    verifier.import(&[], expires_s + 1);
     assert_eq!(verifier.verify_authn(&token, 100), Err(TokenFault::UnknownKey));
-    assert_eq!(verifier.latest(), 64);
+    // The clock was wrong by centuries: the newest key stays.
+    verifier.import(&[], i64::MAX);
+    assert_eq!(verifier.latest(), 201);
+}
+
+#[test]
+fn a_master_cannot_fill_the_memory_with_keys() {
+    let (mut verifier, token) = signed();
+    let last = TOKEN_KEYS_MAX as i64;
+    verifier.import(&public_keys(1..last, i64::MAX), 100);
+    assert!(verifier.verify_authn(&token, 100).is_ok(), "there is room for all");
+    verifier.import(&public_keys([last], i64::MAX), 100);
+    assert_eq!(verifier.verify_authn(&token, 100), Err(TokenFault::UnknownKey), "the oldest makes way");
+    assert_eq!(verifier.latest(), last);
+}
+
+#[test]
+fn settings_tell_how_many_keys_they_need() {
+    let keys = |validity, rotation| {
+        let authn_validity = Duration::from_secs(validity);
+        let config =
+            TokenConfig { authn_validity, rotation: Duration::from_secs(rotation), ..Default::default() };
+        config.keys_max()
+    };
+    assert_eq!(keys(604_800, 86_400), 11);
+    assert_eq!(keys(604_800, 3_600), 172);
+    assert_eq!(keys(1, 100), 7, "the longest token is an authorization token of 300 seconds");
 }
 
 /// A public key message with arbitrary bytes.
@@ -255,7 +303,7 @@ fn a_weak_public_key_verifies_nothing() {
     let mut pb = TokenSigningPublicKeyPbOf { der: der.as_bytes().to_vec() }.pb();
     pb.expire_unix_epoch_seconds = Some(i64::MAX);
     let mut verifier = TokenVerifier::default();
-    assert_eq!(verifier.import(&[pb]), []);
+    assert_eq!(verifier.import(&[pb], 100), []);
     let (_, mut token) = signed();
     token.signing_key_seq_num = Some(9);
     let mut signature = vec![0; 64];

@@ -8,8 +8,12 @@ use super::key::{TokenKeyError, TokenPublicKey};
 use nyala_proto::kudu::security::token_pb::Token;
 use nyala_proto::kudu::security::{AuthzTokenPb, SignedTokenPb, TokenPb, TokenSigningPublicKeyPb};
 
-/// Public keys kept by a server. With one more, the oldest is dropped.
-const KEYS_MAX: usize = 64;
+/// Public keys that a server keeps even if they have expired: a key that is known tells a client more than one that is
+/// not.
+const EXPIRED_KEYS_MAX: usize = 64;
+/// Public keys kept by a server. With one more, the oldest is dropped, even if it has not expired. Servers refuse
+/// settings that need more: [`TokenConfig::keys_max`](super::TokenConfig::keys_max).
+pub const TOKEN_KEYS_MAX: usize = 1_024;
 
 /// Public keys that a server got from the masters.
 #[derive(Debug, Clone, Default)]
@@ -67,9 +71,25 @@ impl TokenFault {
 }
 
 impl TokenVerifier {
-    /// Adds public keys from a master and returns the rejected ones. A known number keeps its key.
-    pub fn import(&mut self, keys: &[TokenSigningPublicKeyPb]) -> Vec<TokenKeyError> {
-        keys.iter().filter_map(|pb| self.add(pb).err()).collect()
+    /// Adds public keys from a master and returns the rejected ones. A known number keeps its key. `now_s` is in seconds
+    /// since 1970; keys that have expired by then make way for others.
+    pub fn import(&mut self, keys: &[TokenSigningPublicKeyPb], now_s: i64) -> Vec<TokenKeyError> {
+        let rejected = keys.iter().filter_map(|pb| self.add(pb).err()).collect();
+        self.drop_expired(now_s);
+        rejected
+    }
+
+    /// Drops the oldest of the expired keys, except the newest key: its number tells masters which keys are missing.
+    fn drop_expired(&mut self, now_s: i64) {
+        let surplus = self.keys.len().saturating_sub(EXPIRED_KEYS_MAX);
+        let latest = self.latest();
+        let is_expired =
+            |(number, key): &(&i64, &TokenPublicKey)| **number != latest && key.expires_s < now_s;
+        let expired: Vec<i64> =
+            self.keys.iter().filter(is_expired).take(surplus).map(|(number, _)| *number).collect();
+        for number in expired {
+            self.keys.remove(&number);
+        }
     }
 
     fn add(&mut self, pb: &TokenSigningPublicKeyPb) -> Result<(), TokenKeyError> {
@@ -78,7 +98,7 @@ impl TokenVerifier {
             return if *known == key { Ok(()) } else { Err(TokenKeyError::NumberTaken) };
         }
         self.keys.insert(number, key);
-        if self.keys.len() > KEYS_MAX {
+        if self.keys.len() > TOKEN_KEYS_MAX {
             self.keys.pop_first();
         }
         Ok(())
