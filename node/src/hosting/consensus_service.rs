@@ -62,8 +62,8 @@ pub trait ReplicaHost: Send + Sync + 'static {
     }
     /// Finds a replica by its tablet id; `TABLET_NOT_FOUND` if there is none.
     fn find(&self, tablet: &[u8]) -> Result<HostedReplica, TabletError>;
-    /// Returns each running replica's view of its group.
-    fn states(&self, with_health: bool) -> Vec<(TabletId, ConsensusStatePb)>;
+    /// Returns each running replica's view of its group; an error if a master's only replica is still being opened.
+    fn states(&self, with_health: bool) -> Result<Vec<(TabletId, ConsensusStatePb)>, TabletError>;
     /// Votes for a tombstone, from its persisted vote.
     fn vote_of_tombstone(
         self: Arc<Self>,
@@ -427,10 +427,15 @@ fn consensus_states(
     host: &dyn ReplicaHost,
     request: &GetConsensusStateRequestPb,
 ) -> GetConsensusStateResponsePb {
-    if let Err(error) = check_destination(host.uuid(), request.dest_uuid.as_ref()) {
-        return GetConsensusStateResponsePb { error: Some(error.to_pb()), ..Default::default() };
-    }
     let with_health = request.report_health == Some(IncludeHealthReport::IncludeHealthReport as i32);
+    let states =
+        check_destination(host.uuid(), request.dest_uuid.as_ref()).and_then(|()| host.states(with_health));
+    let states = match states {
+        Ok(states) => states,
+        Err(error) => {
+            return GetConsensusStateResponsePb { error: Some(error.to_pb()), ..Default::default() };
+        }
+    };
     let info = |(id, state): (TabletId, ConsensusStatePb)| TabletConsensusInfoPb {
         tablet_id: schema::id_bytes(&id),
         cstate: Some(state),
@@ -441,7 +446,7 @@ fn consensus_states(
             || request.tablet_ids.iter().any(|requested| Uuid::parse(requested) == Ok(*id))
     };
     GetConsensusStateResponsePb {
-        tablets: host.states(with_health).into_iter().filter(|(id, _)| is_requested(id)).map(info).collect(),
+        tablets: states.into_iter().filter(|(id, _)| is_requested(id)).map(info).collect(),
         replica_management_info: Some(replica_management()),
         error: None,
     }

@@ -14,6 +14,7 @@ use nyala_common::env::Env;
 use nyala_common::rpc::client::{CallOptions, Proxy, RpcError};
 use nyala_common::security::RpcCaller;
 use nyala_common::wire::consensus::config_from_pb;
+use nyala_common::wire::errors::error_from_status;
 use nyala_proto::kudu::consensus::{
     GetConsensusStateRequestPb, GetConsensusStateResponsePb, GetNodeInstanceRequestPb,
     GetNodeInstanceResponsePb,
@@ -21,8 +22,10 @@ use nyala_proto::kudu::consensus::{
 
 /// Deadline of one question to a master for its identity.
 const ASK_TIMEOUT: Duration = Duration::from_secs(3);
-/// Interval between questions to a master that does not reply. Masters of a cluster are usually started together.
+/// Interval between questions to masters without an answer. Masters of a cluster are usually started together.
 const ASK_INTERVAL: Duration = Duration::from_millis(200);
+/// Interval at which the log tells why this master waits.
+const LOG_INTERVAL: Duration = Duration::from_secs(30);
 
 /// Result of asking the other masters about the cluster.
 #[derive(Debug, PartialEq, Eq)]
@@ -34,24 +37,74 @@ pub(super) enum InitialConfig {
     Before,
 }
 
+/// Answer of another master about its system tablet.
+#[derive(Debug)]
+enum TabletAnswer {
+    /// It has one with this committed configuration.
+    Stored(RaftConfig),
+    /// It has none.
+    Absent,
+    /// It does not reply, or has a system tablet that is not open yet; the text tells which.
+    Unknown(String),
+}
+
 /// Returns the first configuration of a new system tablet: all of `masters`, this one (`uuid`) included. Waits until
-/// all of them run, or until a running one reports the initialized cluster, because another may have failed since. The
-/// result is the same on every master, because each lists them in the order of the flag.
+/// all of them say that they have no system tablet, or until one of them has one. The result is the same on every
+/// master, because each lists them in the order of the flag.
+///
+/// A master without a reply may have a system tablet, as may one that is still opening. With the others started and
+/// this one's disk replaced after a power cut, a new system tablet here would never find into their cluster.
 pub(super) async fn initial_config(
     env: &Env,
     caller: &RpcCaller,
     uuid: Uuid,
     masters: &[String],
 ) -> Result<InitialConfig> {
-    let ids = match discover_masters(env, caller, uuid, masters).await? {
-        PeerDiscovery::All(ids) => ids,
-        PeerDiscovery::Before(config) if config.opid_index.is_none() => {
-            return Ok(InitialConfig::New(config));
+    let mut ids: Vec<Option<Uuid>> = vec![None; masters.len()];
+    let mut next_log = env.now().mono;
+    loop {
+        let answers = ask_all(env, caller, uuid, masters, &mut ids).await?;
+        let reason = match decide(uuid, all_peers(uuid, masters, &ids)?, &answers) {
+            Ok(config) => return Ok(config),
+            Err(reason) => reason,
+        };
+        if next_log <= env.now().mono {
+            tracing::info!(reason, "waiting for the other masters");
+            next_log = env.now().mono.after(LOG_INTERVAL);
         }
-        PeerDiscovery::Before(_) => return Ok(InitialConfig::Before),
-    };
+        env.sleep(ASK_INTERVAL).await;
+    }
+}
+
+/// Asks each of the other masters about its system tablet. Updates the ids of `masters`.
+async fn ask_all(
+    env: &Env,
+    caller: &RpcCaller,
+    uuid: Uuid,
+    masters: &[String],
+    ids: &mut [Option<Uuid>],
+) -> Result<Vec<TabletAnswer>> {
+    let mut answers = Vec::new();
+    for (master, known) in masters.iter().zip(ids) {
+        match ask_once(env, caller, master).await? {
+            Ok(id) if id == uuid => *known = Some(id),
+            Ok(id) => {
+                *known = Some(id);
+                answers.push(ask_tablet(env, caller, master, id).await);
+            }
+            // The own address needs no answer: it is known what is there.
+            Err(_) if *known == Some(uuid) => {}
+            Err(error) => answers.push(TabletAnswer::Unknown(format!("{master}: {error}"))),
+        }
+    }
+    Ok(answers)
+}
+
+/// Returns all masters as voters, in the order of the flag; `None` until the ids of all are known.
+fn all_peers(uuid: Uuid, masters: &[String], ids: &[Option<Uuid>]) -> Result<Option<Vec<Peer>>> {
     let mut peers: Vec<Peer> = Vec::new();
     for (master, id) in masters.iter().zip(ids) {
+        let Some(id) = *id else { return Ok(None) };
         if let Some(twice) = peers.iter().find(|peer| peer.id == id) {
             return Err(Error::invalid(format!(
                 "master_addresses: {master} and {}:{} are the same master",
@@ -67,76 +120,60 @@ pub(super) async fn initial_config(
             masters.join(",")
         )));
     }
-    match cluster_exists(env, caller, uuid, &peers).await {
-        true => Ok(InitialConfig::Before),
-        false => Ok(InitialConfig::New(RaftConfig::initial(peers))),
-    }
+    Ok(Some(peers))
 }
 
-/// Result of the discovery among the masters of a new cluster.
-enum PeerDiscovery {
-    /// All run; their ids in the order of the flag.
-    All(Vec<Uuid>),
-    /// Some have initialized the cluster, with this master as a member.
-    Before(RaftConfig),
-}
-
-/// Queries all `masters` until they reply, or until one of them has a system tablet with this master as a member.
-async fn discover_masters(
-    env: &Env,
-    caller: &RpcCaller,
+/// Returns what follows from the answers of the other masters, or the reason to ask again. `peers` are all masters once
+/// they are known.
+///
+/// A first configuration with this master in it is no sign of an older cluster: the others may just have initialized it
+/// and need this master to elect a leader.
+fn decide(
     uuid: Uuid,
-    masters: &[String],
-) -> Result<PeerDiscovery> {
-    let mut ids: Vec<Option<Uuid>> = vec![None; masters.len()];
-    let mut logged = false;
-    loop {
-        let mut away = None;
-        for (master, known) in masters.iter().zip(&mut ids) {
-            match ask_once(env, caller, master).await? {
-                Ok(id) => *known = Some(id),
-                Err(error) => away = Some((master, error)),
+    peers: Option<Vec<Peer>>,
+    answers: &[TabletAnswer],
+) -> std::result::Result<InitialConfig, String> {
+    let (mut initialized, mut reason) = (None, None);
+    for answer in answers {
+        match answer {
+            TabletAnswer::Stored(config) if config.peer(uuid).is_some() && config.opid_index.is_none() => {
+                initialized = initialized.or(Some(config));
             }
-        }
-        let Some((master, error)) = away.filter(|_| ids.contains(&None)) else {
-            return Ok(PeerDiscovery::All(ids.into_iter().flatten().collect()));
-        };
-        for (master, id) in masters.iter().zip(&ids) {
-            let Some(id) = id.filter(|id| *id != uuid) else { continue };
-            if let Some(config) =
-                stored(env, caller, master, id).await.filter(|config| config.peer(uuid).is_some())
-            {
-                return Ok(PeerDiscovery::Before(config));
+            TabletAnswer::Stored(config) if config.peer(uuid).is_some() || peers.is_some() => {
+                return Ok(InitialConfig::Before);
             }
+            TabletAnswer::Stored(_) | TabletAnswer::Absent => {}
+            TabletAnswer::Unknown(why) => reason = reason.or(Some(why)),
         }
-        if !std::mem::replace(&mut logged, true) {
-            tracing::info!(%master, %error, "waiting for another master to come up");
-        }
-        env.sleep(ASK_INTERVAL).await;
+    }
+    match (initialized, reason, peers) {
+        (Some(config), _, _) => Ok(InitialConfig::New(config.clone())),
+        (None, None, Some(peers)) => Ok(InitialConfig::New(RaftConfig::initial(peers))),
+        (None, Some(why), _) => Err(why.clone()),
+        (None, None, None) => Err("the ids of the masters are not known".to_string()),
     }
 }
 
-/// Returns true if the cluster existed before. Its first configuration with this master in it is no sign of that: the
-/// others may just have initialized it and need this master to elect a leader.
-async fn cluster_exists(env: &Env, caller: &RpcCaller, uuid: Uuid, peers: &[Peer]) -> bool {
-    for peer in peers.iter().filter(|peer| peer.id != uuid) {
-        let config = stored(env, caller, &format!("{}:{}", peer.host, peer.port), peer.id).await;
-        if config.is_some_and(|config| config.peer(uuid).is_none() || config.opid_index.is_some()) {
-            return true;
-        }
-    }
-    false
-}
-
-/// Returns the configuration of the system tablet at `address`; `None` if that master has none or does not reply.
-async fn stored(env: &Env, caller: &RpcCaller, address: &str, uuid: Uuid) -> Option<RaftConfig> {
+/// Asks the master at `address`, which is `uuid`, about its system tablet.
+async fn ask_tablet(env: &Env, caller: &RpcCaller, address: &str, uuid: Uuid) -> TabletAnswer {
     let proxy = Proxy::new(env.clone(), address, caller);
     let request = GetConsensusStateRequestPb { dest_uuid: Some(id(uuid)), ..Default::default() };
     let until = env.now().mono.after(ASK_TIMEOUT);
     let result = proxy.call(SERVICE, "GetConsensusState", &request, until, CallOptions::default()).await;
-    let response: GetConsensusStateResponsePb = result.ok()?.message;
-    let state = response.tablets.into_iter().find_map(|tablet| tablet.cstate)?;
-    config_from_pb(&state.committed_config).ok()
+    let response: GetConsensusStateResponsePb = match result {
+        Ok(response) => response.message,
+        Err(error) => return TabletAnswer::Unknown(format!("{address}: {error}")),
+    };
+    if let Some(error) = response.error {
+        return TabletAnswer::Unknown(format!("{address}: {}", error_from_status(&error.status)));
+    }
+    let Some(tablet) = response.tablets.into_iter().next() else { return TabletAnswer::Absent };
+    let config = tablet.cstate.map(|state| config_from_pb(&state.committed_config));
+    match config {
+        Some(Ok(config)) => TabletAnswer::Stored(config),
+        Some(Err(error)) => TabletAnswer::Unknown(format!("{address}: {error}")),
+        None => TabletAnswer::Unknown(format!("{address}: no configuration in the reply")),
+    }
 }
 
 /// Returns the identity of the server at `address`; waits until it replies.
@@ -197,6 +234,7 @@ mod tests {
     use std::sync::Arc;
 
     use super::*;
+    use crate::master::join::JoinState;
     use nyala_common::env::{BoxFuture, mem_net};
     use nyala_common::rpc::server::{RpcHandle, RpcServer};
     use nyala_common::rpc::{Call, MethodInfo, Reply, RpcConfig, Service};
@@ -224,10 +262,45 @@ mod tests {
         },
     ];
 
-    /// A running master, with or without a system tablet.
+    /// System tablet of a running master.
+    #[derive(Default)]
+    enum SystemTablet {
+        #[default]
+        Absent,
+        Opening,
+        Open(RaftConfig),
+    }
+
+    /// A running master.
     struct Master {
         uuid: Uuid,
-        config: Mutex<Option<RaftConfig>>,
+        tablet: Mutex<SystemTablet>,
+    }
+
+    impl Master {
+        fn set(&self, tablet: SystemTablet) {
+            *self.tablet.lock() = tablet;
+        }
+
+        fn consensus_state(&self) -> GetConsensusStateResponsePb {
+            let state = |config: &RaftConfig| TabletConsensusInfoPb {
+                cstate: Some(ConsensusStatePb {
+                    committed_config: config_to_pb(config),
+                    ..Default::default()
+                }),
+                ..Default::default()
+            };
+            match &*self.tablet.lock() {
+                SystemTablet::Absent => GetConsensusStateResponsePb::default(),
+                SystemTablet::Opening => {
+                    let error = JoinState::default().check_absent().expect_err("it is opening");
+                    GetConsensusStateResponsePb { error: Some(error.to_pb()), ..Default::default() }
+                }
+                SystemTablet::Open(config) => {
+                    GetConsensusStateResponsePb { tablets: vec![state(config)], ..Default::default() }
+                }
+            }
+        }
     }
 
     impl Service for Master {
@@ -248,15 +321,7 @@ mod tests {
                 let node_instance = NodeInstancePb { permanent_uuid: id(self.uuid), instance_seqno: 0 };
                 Reply::message(&GetNodeInstanceResponsePb { node_instance })
             } else {
-                let state = |config: &RaftConfig| TabletConsensusInfoPb {
-                    cstate: Some(ConsensusStatePb {
-                        committed_config: config_to_pb(config),
-                        ..Default::default()
-                    }),
-                    ..Default::default()
-                };
-                let tablets = self.config.lock().iter().map(state).collect();
-                Reply::message(&GetConsensusStateResponsePb { tablets, ..Default::default() })
+                Reply::message(&self.consensus_state())
             };
             Box::pin(std::future::ready(reply))
         }
@@ -270,7 +335,7 @@ mod tests {
     async fn serve(env: &Env, n: u8) -> (Arc<Master>, RpcHandle) {
         let addr = SocketAddr::from(([127, 0, 0, 1], master(n).port));
         let listener = env.net.listen(addr).await.expect("the address is free");
-        let service = Arc::new(Master { uuid: master(n).id, config: Mutex::default() });
+        let service = Arc::new(Master { uuid: master(n).id, tablet: Mutex::default() });
         let server = RpcServer::new(env.clone(), RpcConfig::default()).add(service.clone()).serve(listener);
         (service, server)
     }
@@ -290,7 +355,7 @@ mod tests {
         let all = RaftConfig::initial(vec![master(1), master(2), master(3)]);
         let _me = serve(&env, 1).await;
         let (other, _server) = serve(&env, 2).await;
-        let knows = |config| *other.config.lock() = Some(config);
+        let knows = |config| other.set(SystemTablet::Open(config));
         assert_eq!(initial_config_of_first(&env).await, None, "the third is unknown");
         knows(RaftConfig::initial(vec![master(2), master(4)]));
         assert_eq!(initial_config_of_first(&env).await, None, "they do not count on it");
@@ -306,6 +371,59 @@ mod tests {
             Some(InitialConfig::Before),
             "they changed since, so that it needs a copy"
         );
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn masters_that_open_their_system_tablets_are_asked_again() {
+        let env = mem_net::env();
+        let _me = serve(&env, 1).await;
+        let (second, _second) = serve(&env, 2).await;
+        let (third, _third) = serve(&env, 3).await;
+        second.set(SystemTablet::Opening);
+        third.set(SystemTablet::Opening);
+        assert_eq!(initial_config_of_first(&env).await, None, "both may have a system tablet");
+        third.set(SystemTablet::Absent);
+        assert_eq!(initial_config_of_first(&env).await, None, "one may have a system tablet");
+        second.set(SystemTablet::Open(RaftConfig::initial(vec![master(4), master(2), master(3)])));
+        assert_eq!(
+            initial_config_of_first(&env).await,
+            Some(InitialConfig::Before),
+            "this one replaces master 4, so that it needs a copy"
+        );
+        second.set(SystemTablet::Absent);
+        let all = RaftConfig::initial(vec![master(1), master(2), master(3)]);
+        assert_eq!(initial_config_of_first(&env).await, Some(InitialConfig::New(all)), "none has one");
+    }
+
+    /// Returns the decision of master 1 of three about the others' answers, in words.
+    fn decided(all_known: bool, answers: &[TabletAnswer]) -> &'static str {
+        let peers = all_known.then(|| vec![master(1), master(2), master(3)]);
+        match decide(master(1).id, peers, answers) {
+            Ok(InitialConfig::New(config)) if config.peers.len() == 3 => "new",
+            Ok(InitialConfig::New(_)) => "new, of another's masters",
+            Ok(InitialConfig::Before) => "before",
+            Err(_) => "wait",
+        }
+    }
+
+    #[test]
+    fn only_the_word_of_all_others_starts_a_new_cluster() {
+        use TabletAnswer::{Absent, Stored};
+        let unknown = || TabletAnswer::Unknown("it is being opened".to_string());
+        let of = |ids: [u8; 2]| RaftConfig::initial(ids.map(master).to_vec());
+        let changed = || Stored(RaftConfig { opid_index: Some(7), ..of([1, 2]) });
+        assert_eq!(decided(true, &[Absent, Absent]), "new");
+        assert_eq!(decided(true, &[Absent, unknown()]), "wait");
+        assert_eq!(decided(true, &[unknown(), unknown()]), "wait");
+        assert_eq!(decided(false, &[Absent, unknown()]), "wait");
+        // A cluster without this master, or changed since its initialization.
+        assert_eq!(decided(true, &[unknown(), Stored(of([2, 3]))]), "before");
+        assert_eq!(decided(false, &[unknown(), Stored(of([2, 3]))]), "wait", "it may be another cluster");
+        assert_eq!(decided(false, &[unknown(), changed()]), "before");
+        assert_eq!(decided(true, &[Stored(of([1, 2])), changed()]), "before");
+        // The others have initialized it and need this master.
+        assert_eq!(decided(true, &[Stored(of([1, 2])), unknown()]), "new, of another's masters");
+        assert_eq!(decided(false, &[unknown(), Stored(of([1, 2]))]), "new, of another's masters");
     }
 
     #[test]

@@ -56,11 +56,15 @@ impl ReplicaHost for MasterConsensusHost {
         })
     }
 
-    fn states(&self, with_health: bool) -> Vec<(TabletId, ConsensusStatePb)> {
+    fn states(&self, with_health: bool) -> Result<Vec<(TabletId, ConsensusStatePb)>, TabletError> {
         let state = |replica: &ReplicaHandle| {
             (TABLET_ID, wire::state_to_pb(&replica.status(), self.uuid(), with_health))
         };
-        self.replica.get().map(state).into_iter().collect()
+        match self.replica.get() {
+            Some(replica) => Ok(vec![state(replica)]),
+            // Other masters start a new cluster if all say that they have no tablet: an error keeps them waiting.
+            None => self.joining.check_absent().map(|()| Vec::new()),
+        }
     }
 
     fn vote_of_tombstone(

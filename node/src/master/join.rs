@@ -35,9 +35,11 @@ pub(super) struct JoinState(Mutex<State>);
 
 #[derive(Default)]
 enum State {
-    /// The master has a system tablet or creates one.
+    /// The master has a system tablet, or does not know yet if it has one.
     #[default]
-    No,
+    Opening,
+    /// The master has none, and creates it if the cluster is new.
+    Absent,
     Waiting(oneshot::Sender<CopyOrder>),
     Copying,
 }
@@ -55,7 +57,23 @@ impl JoinState {
                 TabletError::new(TabletErrorCode::TabletNotFound, ErrorCode::NotFound, message)
             }
             State::Copying => not_running("the system tablet is being copied"),
-            State::No => not_running("the system tablet is being opened"),
+            State::Absent => not_running("the system tablet is not created yet"),
+            State::Opening => not_running("the system tablet is being opened"),
+        }
+    }
+
+    /// Notes that the master has no system tablet, before it asks the others about theirs.
+    pub(super) fn set_absent(&self) {
+        *self.state() = State::Absent;
+    }
+
+    /// Returns the error of a master that has a system tablet, or may soon have one, but cannot tell its configuration.
+    /// Another master takes the absence of this error for a statement: there is no system tablet here.
+    pub(super) fn check_absent(&self) -> Result<(), TabletError> {
+        match &*self.state() {
+            State::Absent | State::Waiting(_) => Ok(()),
+            State::Copying => Err(not_running("the system tablet is being copied")),
+            State::Opening => Err(not_running("the system tablet is being opened")),
         }
     }
 
@@ -98,7 +116,7 @@ impl JoinState {
             let order = self.next().await?;
             match copy_system(env, caller, dirs, config, &order, &mut rejected).await {
                 Ok(()) => {
-                    *self.state() = State::No;
+                    *self.state() = State::Opening;
                     return Ok(());
                 }
                 Err(error) => {
@@ -108,7 +126,7 @@ impl JoinState {
             let left = env.run(|| recover(dirs)).await?;
             if left.is_some_and(|meta| meta.data_state == DataState::Ready) {
                 // The tablet was complete; only the reply of the last step was lost.
-                *self.state() = State::No;
+                *self.state() = State::Opening;
                 return Ok(());
             }
         }
@@ -175,4 +193,25 @@ fn system_tablet_slot(dirs: &ServerDirs, rejected: Option<RejectedSource>) -> Re
     let entry = TabletEntry::new(meta, dir.clone());
     entry.set_state(EntryState::Copying);
     Ok(CopySlot::new(local, dir, Arc::new(entry)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn only_a_master_that_knows_it_says_that_it_has_no_system_tablet() {
+        let joining = JoinState::default();
+        let opening = joining.check_absent().expect_err("it has not looked");
+        assert_eq!(opening.code, TabletErrorCode::TabletNotRunning);
+        assert_eq!(opening.status.code, ErrorCode::ServiceUnavailable as i32, "the question is asked again");
+        joining.set_absent();
+        assert_eq!(joining.check_absent(), Ok(()));
+        let waiting = joining.next();
+        let mut waiting = std::pin::pin!(waiting);
+        assert!(futures_util::poll!(&mut waiting).is_pending(), "nobody has ordered a copy");
+        assert_eq!(joining.check_absent(), Ok(()));
+        *joining.state() = State::Copying;
+        assert!(joining.check_absent().is_err(), "the copy may be complete soon");
+    }
 }

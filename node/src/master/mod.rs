@@ -330,7 +330,7 @@ impl SystemTabletStartup {
             Some(meta) if meta.data_state == DataState::Ready => return Ok(SystemTabletOrigin::Opened),
             // A copy was interrupted.
             Some(_) => return Ok(SystemTabletOrigin::Joins),
-            None => {}
+            None => self.joining.set_absent(),
         }
         if self.config.masters.len() <= 1 {
             return Ok(SystemTabletOrigin::Creates(RaftConfig::initial(vec![me])));

@@ -62,9 +62,9 @@ impl ReplicaHost for TabletServer {
         })
     }
 
-    fn states(&self, with_health: bool) -> Vec<(TabletId, ConsensusStatePb)> {
+    fn states(&self, with_health: bool) -> Result<Vec<(TabletId, ConsensusStatePb)>, TabletError> {
         let running = self.tablets.all().into_iter().filter(|entry| entry.running().is_ok());
-        running.map(|entry| (entry.id, state(self.uuid(), &entry, with_health))).collect()
+        Ok(running.map(|entry| (entry.id, state(self.uuid(), &entry, with_health))).collect())
     }
 
     fn vote_of_tombstone(

@@ -9,6 +9,7 @@ use engine::raft::Role;
 use super::*;
 use nyala_common::env::partitionable_net::PartitionableNet;
 use nyala_common::env::testing::{MemDisks, becomes, hosts};
+use nyala_proto::kudu::consensus::{GetConsensusStateRequestPb, GetConsensusStateResponsePb};
 
 struct Masters {
     envs: Vec<Env>,
@@ -41,14 +42,19 @@ impl Masters {
     /// Starts the next master, configured with all earlier ones.
     async fn run(&mut self) {
         let number = self.masters.len();
+        let master = self.start_as(number, number + 1).await;
+        self.masters.push(master);
+    }
+
+    /// Starts a master, configured with the first `master_count`.
+    async fn start_as(&self, number: usize, master_count: usize) -> RunningMaster {
         let mut config = MasterConfig::new(addr_of(number), "wal", vec!["data".to_string()]);
-        config.masters = (0..=number).map(|number| addr_of(number).to_string()).collect();
+        config.masters = (0..master_count).map(|number| addr_of(number).to_string()).collect();
         config.auto_join = self.auto_join;
         config.tablet = TabletConfig::tiny();
         config.maintenance_interval = Duration::from_millis(20);
         config.catalog.replicas_default = 1;
-        let master = crate::master::run(self.envs[number].clone(), config).await.expect("the master starts");
-        self.masters.push(master);
+        crate::master::run(self.envs[number].clone(), config).await.expect("the master starts")
     }
 
     async fn call<Q: Message, R: Message + Default>(&self, at: usize, method: &str, request: &Q) -> R {
@@ -205,6 +211,49 @@ async fn a_master_that_lost_its_disk_is_added_once_the_old_one_is_removed() {
     let removed: RemoveMasterResponsePb = masters.call(0, "RemoveMaster", &request).await;
     assert_eq!(shown(&removed.error), "ok");
     masters.promoted(0, 2).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn masters_started_together_keep_their_cluster_when_one_has_a_new_disk() {
+    let mut masters = Masters::with(3, true).await;
+    for number in 1..3 {
+        masters.run().await;
+        masters.promoted(0, number).await;
+    }
+    masters.heartbeat(0).await;
+    masters.create(0, "t").await;
+    for master in std::mem::take(&mut masters.masters) {
+        master.shutdown().await;
+    }
+    masters.envs[2].disks = Arc::new(MemDisks::default());
+    // The new disk is empty, so this master asks while the others open their system tablets.
+    let third = masters.start_as(2, 3).await;
+    masters.masters = vec![masters.start_as(0, 3).await, masters.start_as(1, 3).await, third];
+    let leads = |masters: &Masters| masters.masters.iter().position(|master| master.leads());
+    masters.until("a leader", |masters| leads(masters).is_some()).await;
+    masters.envs[0].sleep(Duration::from_secs(10)).await;
+    assert!(masters.masters[2].opened.get().is_none(), "it waits for a copy and has made no cluster");
+    let leader = leads(&masters).expect("the others have a majority");
+    masters.heartbeat(leader).await;
+    assert_eq!(masters.names(leader).await, ["t"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_master_without_a_system_tablet_says_so() {
+    let mut masters = Masters::start(2).await;
+    masters.masters.remove(0).shutdown().await;
+    masters.envs[0].disks = Arc::new(MemDisks::default());
+    // It waits for the second master, which does not run.
+    let first = masters.start_as(0, 2).await;
+    masters.envs[0].sleep(Duration::from_secs(5)).await;
+    assert!(first.opened.get().is_none());
+    let deadline = masters.envs[0].now().mono.after(Duration::from_secs(20));
+    let request = GetConsensusStateRequestPb::default();
+    let service = "kudu.consensus.ConsensusService";
+    let asked =
+        masters.proxies[0].call(service, "GetConsensusState", &request, deadline, CallOptions::default());
+    let state: GetConsensusStateResponsePb = asked.await.expect("it replies").message;
+    assert_eq!((state.tablets.len(), state.error), (0, None));
 }
 
 #[tokio::test(start_paused = true)]
