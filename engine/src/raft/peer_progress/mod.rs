@@ -31,6 +31,8 @@ pub(super) struct PeerProgress {
     /// Commit index last sent to the peer.
     sent_commit: u64,
     matched_term: Term,
+    /// Number of the newest update sent when the match index rose last.
+    matched_after: u64,
     probing: bool,
     /// Numbers of the updates in flight.
     inflight: Vec<u64>,
@@ -84,6 +86,7 @@ impl PeerProgress {
             base,
             matched: 0,
             matched_term: 0,
+            matched_after: 0,
             sent_commit: 0,
             probing: true,
             inflight: Vec::new(),
@@ -122,6 +125,7 @@ impl PeerProgress {
         let same = log.term_at(op.index).is_none_or(|term| term == op.term) && op.index <= log.last().index;
         if op.index > self.matched && same {
             (self.matched, self.matched_term) = (op.index, op.term);
+            self.matched_after = self.newest_sent;
             (self.unrecoverable, self.gced_until) = (false, None);
         }
         self.probing = false;
@@ -139,6 +143,9 @@ impl PeerProgress {
         };
         (self.failures, self.broken) = (0, false);
         self.their_last = response.last_received;
+        if sent > self.matched_after && response.last_received.index < self.matched {
+            self.unmatch(response.last_received, log);
+        }
         match self.gced_until {
             // Several updates may be in flight. One from before the entry was chosen says nothing about it, and a
             // member that can catch up must not be taken for one that cannot.
@@ -150,6 +157,13 @@ impl PeerProgress {
             }
             _ => self.restart(same.max(self.matched)),
         }
+    }
+
+    /// Lowers the match index to the end of the peer's log: it answered an update that was sent after its
+    /// acknowledgement, so it has lost entries since, such as by a power cut without synced logs.
+    fn unmatch(&mut self, their_last: OpId, log: &RaftLog) {
+        let same = if log.holds(their_last) { their_last } else { OpId::MIN };
+        (self.matched, self.matched_term) = (same.index, same.term);
     }
 
     /// Continues from `index`, which the peer may share; the log here begins after `gced_until`. The entry at

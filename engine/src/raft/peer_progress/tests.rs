@@ -147,8 +147,11 @@ fn shared_entries_are_not_sent_again() {
     peer.accepted(&response(op(3, 29), op(3, 29), 26, false), &log);
     assert_eq!(peer.matched, 26, "not an entry of this log");
     assert_eq!(next(&mut peer, &log).0, [(op(2, 28), 2)]);
-    peer.reset_next_index(u64::MAX, &response(op(1, 2), OpId::MIN, 2, true), &log);
-    assert_eq!((peer.base, peer.next), (26, 27), "durable entries stay matched");
+    let rejection = response(op(1, 2), OpId::MIN, 2, true);
+    peer.reset_next_index(peer.matched_after, &rejection, &log);
+    assert_eq!((peer.base, peer.next), (26, 27), "the rejection may be older than the acknowledgement");
+    peer.reset_next_index(peer.matched_after + 1, &rejection, &log);
+    assert_eq!((peer.matched, peer.base, peer.next), (0, 2, 3), "acknowledged entries are gone from its log");
 }
 
 #[test]
