@@ -54,6 +54,9 @@ fn local(disk: &MemDisk) -> LocalReplica {
     let (has, last_op) = match Superblock::load(disk, TABLET) {
         Ok(meta) if meta.data_state == DataState::Ready => (LocalData::Replica, Some(meta.last_op)),
         Ok(meta) => (LocalData::Tombstone, meta.tombstone_last_op),
+        Err(_) if !Wal::is_unused(disk, &engine::replica::wal_dir(TABLET)).unwrap_or(true) => {
+            (LocalData::Failed, None)
+        }
         Err(_) => (LocalData::Nothing, None),
     };
     let term = consensus_meta_store::load(disk, TABLET).map_or(0, |meta| meta.term);
@@ -159,6 +162,11 @@ fn run(servers: &mut Servers, case: &datadriven::TestCase) -> Result<String> {
             tombstone::recover(&disk, &disk, TABLET)?;
         }
         "rot" => disk.flip_bit(&format!("consensus-meta/{TABLET}"), 20).expect("it is there"),
+        "lose" => {
+            for dir in ["tablet-meta", "consensus-meta"] {
+                disk.remove(&format!("{dir}/{TABLET}")).expect("it is there");
+            }
+        }
         "delete" => tombstone::delete(&disk, &disk, TABLET)?,
         "show" => {}
         other => panic!("unknown directive {other}"),

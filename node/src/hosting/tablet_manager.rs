@@ -212,13 +212,19 @@ impl TabletManager {
                 "removed empty logs of tablets that have no superblock"
             );
         }
-        for tablet in orphans.kept {
-            tracing::error!(
-                %tablet,
-                "there is a log but no superblock of this tablet; is a data directory missing? The log stays"
-            );
-        }
+        orphans.kept.into_iter().for_each(|tablet| self.put_lost(tablet));
         Ok(())
+    }
+
+    /// Enters a tablet whose superblock and vote were lost with a data directory. It has failed, and does not vote: a
+    /// copy may replace it only once its group has evicted it and added it again, as with an unreadable vote.
+    fn put_lost(&self, tablet: TabletId) {
+        let why = "there is a log but no superblock of this tablet, which was in a directory that is missing or was \
+                   declared lost; the log stays until the replica is replaced";
+        let entry = failed_entry(tablet, &self.emptiest_data_dir(), Error::corrupt(why));
+        self.note_restart(&entry);
+        self.put(Arc::new(entry));
+        self.report_log().changed(tablet);
     }
 
     fn opening(&self) -> MutexGuard<'_, VecDeque<TabletId>> {

@@ -33,7 +33,7 @@ use crate::tablet::superblock::{DataState, Superblock};
 mod sink;
 mod source;
 
-pub use sink::{CopySink, FetchRange};
+pub use sink::{CopySink, FetchRange, is_vote_unknown};
 pub use source::{CopySnapshot, CopySource};
 
 const MAGIC: [u8; 4] = *b"NYCP";

@@ -12,7 +12,7 @@ use crate::ids::{OpId, PeerId, TabletId};
 use crate::raft::ConsensusMeta;
 use crate::tablet::flush::data_dir;
 use crate::tablet::superblock::{DataState, Superblock};
-use crate::wal::{TRUNCATIONS, segment_name};
+use crate::wal::{TRUNCATIONS, Wal, segment_name};
 
 /// The bytes to fetch next.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,7 +60,7 @@ impl CopySink {
         leader.map_or(Ok(()), |leader| local.admit_term(leader.term))?;
         local.check_source_state(&manifest)?;
         let tablet = local.tablet;
-        let merged = merge(&*data, local, leader, &manifest.consensus)?;
+        let merged = merge((&*wal, &*data), local, leader, &manifest.consensus)?;
         copying_superblock(local, &manifest).store(&*data)?;
         tombstone::remove_data(&*wal, &*data, tablet)?;
         consensus_meta_store::store(&*data, &merged)?;
@@ -173,7 +173,7 @@ fn copying_superblock(local: &LocalReplica, manifest: &CopyManifest) -> Superblo
 
 /// Merges the persisted vote of this server with the source's metadata.
 fn merge(
-    data: &dyn Disk,
+    (wal, data): (&dyn Disk, &dyn Disk),
     local: &LocalReplica,
     leader: Option<CopyLeader>,
     source: &ConsensusMeta,
@@ -182,14 +182,14 @@ fn merge(
     let own = match local.has {
         LocalData::Nothing => None,
         _ => match consensus_meta_store::load(data, local.tablet) {
-            Err(error) if error.kind == ErrorKind::NotFound => None,
-            Err(error) if error.kind == ErrorKind::Corrupt => {
+            Err(error) if is_vote_lost(wal, local, &error)? => {
                 let vote = void_votes(local, leader, source);
                 let vote = vote.map_err(|why| {
-                    error.context(format_args!("the vote of this server is unknown: {why}"))
+                    Error::corrupt(format!("the vote of this server is unknown: {why}: {}", error.message))
                 })?;
                 Some(ConsensusMeta { voted_for: Some(vote), ..source.clone() })
             }
+            Err(error) if error.kind == ErrorKind::NotFound => None,
             loaded => Some(loaded?),
         },
     };
@@ -198,8 +198,26 @@ fn merge(
     Ok(merged)
 }
 
-/// Checks that votes of this server which were in its unreadable metadata do no harm any more. Returns the server for
-/// which it votes in the term of the source.
+/// Returns true if this server may have given a vote that it does not know any more: its metadata cannot be read, or
+/// were lost with their data directory.
+pub fn is_vote_unknown(wal: &dyn Disk, data: &dyn Disk, local: &LocalReplica) -> bool {
+    let loaded = consensus_meta_store::load(data, local.tablet);
+    loaded.is_err_and(|error| is_vote_lost(wal, local, &error).unwrap_or(true))
+}
+
+/// `error`: why the metadata cannot be loaded. A log with operations proves that missing metadata were there.
+fn is_vote_lost(wal: &dyn Disk, local: &LocalReplica, error: &Error) -> Result<bool> {
+    Ok(match error.kind {
+        ErrorKind::Corrupt => true,
+        ErrorKind::NotFound if local.has == LocalData::Failed => {
+            !Wal::is_unused(wal, &wal_dir(local.tablet))?
+        }
+        _ => false,
+    })
+}
+
+/// Checks that votes of this server which were in its unreadable or lost metadata do no harm any more. Returns the
+/// server for which it votes in the term of the source.
 ///
 /// The leader must have committed a configuration with this server as a learner *after* the last of these votes. It did
 /// if that configuration is newer than all that the same leader's log had at an earlier attempt, as this server has not

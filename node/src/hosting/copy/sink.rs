@@ -6,8 +6,7 @@ use engine::error::{Error, Result};
 use engine::ids::Term;
 use engine::note::Note;
 use engine::note::raft::{NotedDataState, NotedRole, PostState, RaftAction, RaftNote};
-use engine::replica::consensus_meta_store;
-use engine::replica::copy::{CopyManifest, CopySink, RejectedSource};
+use engine::replica::copy::{CopyManifest, CopySink, RejectedSource, is_vote_unknown};
 
 use super::order::{CopyOrder, CopyTarget};
 use super::source_client::CopySourceClient;
@@ -40,6 +39,7 @@ async fn copy_session(
         return Err(Error { errno: Some(NO_SPACE), ..Error::throttled(message) });
     }
     let (wal, data) = (target.wal.clone(), slot.data_dir.disk.clone());
+    let disks = (wal.clone(), data.clone());
     let rejected = RejectedSource::of(order.leader(), &manifest);
     let begin = async {
         let begin = || CopySink::begin(wal, data, &slot.local, order.leader(), manifest);
@@ -51,8 +51,7 @@ async fn copy_session(
                 sink
             }
             Err(error) => {
-                let disk = &*slot.data_dir.disk;
-                let unknown = env.run(|| consensus_meta_store::is_corrupt(disk, slot.local.tablet)).await;
+                let unknown = env.run(|| is_vote_unknown(&*disks.0, &*disks.1, &slot.local)).await;
                 env.observer.mark_if(unknown, "tablet copy: rejected, unknown vote");
                 if unknown && rejected.is_some() {
                     slot.set_rejected(rejected);
