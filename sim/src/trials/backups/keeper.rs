@@ -1,6 +1,7 @@
 //! The client of a trial of backups: its steps, and the rows that the table has had.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::iter;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -33,9 +34,11 @@ const RANGES: u64 = 4;
 /// Most rows of a write, and tablets that are read at the same time.
 const ROWS: u64 = 12;
 const PARALLEL: usize = 2;
-/// Percentage of backups that are given up, and of backups under which a range is dropped; most polls until then.
+/// Percentage of backups that are given up, of backups under which a range is dropped, and of these ranges that the same
+/// alteration adds again; most polls until a backup is given up.
 const ABORT: u64 = 20;
 const DROP_WITHIN: u64 = 40;
+const REPLACE: u64 = 50;
 pub(super) const POLLS: [u64; 3] = [20, 80, 300];
 /// Time after which the hasty client gives up an operation.
 const HASTY: Duration = Duration::from_millis(700);
@@ -175,17 +178,19 @@ impl Keeper {
     async fn drop_range(&mut self, number: i64) -> Result<()> {
         let step = AlterStep::DropRange(range_of(number));
         self.table = self.client.alter_table(&self.table, &[step], None).await?;
-        self.forget_range(number);
+        self.forget_range(number, false);
         Ok(())
     }
 
-    fn forget_range(&mut self, number: i64) {
-        self.ranges.remove(&number);
+    fn forget_range(&mut self, number: i64, replaced: bool) {
         self.rows.retain(|key, _| key.div_euclid(WIDTH) != number);
-        self.note(format!("range {number} is dropped"));
+        if !replaced {
+            self.ranges.remove(&number);
+        }
+        self.note(format!("range {number} is {}", if replaced { "replaced" } else { "dropped" }));
     }
 
-    /// Backs up the table; the backup may be given up, and a range be dropped meanwhile.
+    /// Backs up the table; the backup may be given up, and a range be dropped or replaced by an empty one meanwhile.
     async fn back_up(&mut self) -> Result<()> {
         let store = BackupStore::create(&self.env, STORE)?;
         let listing = store.list()?;
@@ -197,16 +202,19 @@ impl Keeper {
             if self.random.percent(ABORT) { below_some(&mut self.random, POLLS) } else { u64::MAX };
         let backup = given_up_after(patience, back_up(&store, &snapshot, &listing, kind));
         let delay = Duration::from_micros(below_some(&mut self.random, DROP_MICROS));
+        let replaced = self.random.percent(REPLACE);
         let drops = async {
             let Some(number) = victim else { return Ok(None) };
             self.env.sleep(delay).await;
-            let step = AlterStep::DropRange(range_of(number));
-            self.client.alter_table(&self.table, &[step], None).await.map(Some)
+            let dropped = AlterStep::DropRange(range_of(number));
+            let added = replaced.then(|| AlterStep::AddRange(range_of(number)));
+            let steps: Vec<AlterStep> = iter::once(dropped).chain(added).collect();
+            self.client.alter_table(&self.table, &steps, None).await.map(Some)
         };
         let (created, dropped) = join(backup, drops).await;
         if let (Some(table), Some(number)) = (dropped?, victim) {
             self.table = table;
-            self.forget_range(number);
+            self.forget_range(number, replaced);
         }
         self.note(format!("backup at {}: {:?}", snapshot.to_ms, created.as_ref().map(|done| done.is_ok())));
         match created {

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   client: rows, ranges ──► master, tablet server
-//!      │ backups, full and incremental; some are dropped in their middle, ranges are dropped under others
+//!      │ backups, full and incremental; some are dropped in their middle, ranges are dropped or replaced under others
 //!      ▼
 //!   store ──► restores, dropped or failed and resumed again and again ──► rows must be those of the backup's time
 //! ```
@@ -100,9 +100,10 @@ mod tests {
     use super::*;
     use crate::trials::reached::{self, Situation};
 
-    const SITUATIONS: [Situation; 9] = [
+    const SITUATIONS: [Situation; 10] = [
         ("a range that is added", &["range", "is added"]),
         ("a range that is dropped", &["range", "is dropped"]),
+        ("a range that is replaced", &["range", "is replaced"]),
         ("a backup", &["backup at", "Some(true)"]),
         ("a backup that fails", &["backup at", "Some(false)"]),
         ("a backup that is given up", &["backup at", "None"]),
