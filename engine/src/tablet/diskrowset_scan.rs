@@ -15,7 +15,7 @@ use super::base_data::BaseData;
 use super::delta_tracker::RowsetDeltas;
 use super::row_deltas::RowDeltas;
 use super::row_version::push_changed;
-use super::rowset::{RowSetScan, RowSetScanSpec, ScannedBlock};
+use super::rowset::{ReadBudget, RowSetScan, RowSetScanSpec, ScannedBlock};
 use crate::cfile::cache::CachePriority;
 use crate::cfile::decoded_page::{DecodedPage, Dictionary, PageCells, runs_within};
 use crate::cfile::page_index::PageIndex;
@@ -188,18 +188,24 @@ impl DiskRowSetScan {
         keys + self.columns.iter().map(cursor).sum::<usize>()
     }
 
-    /// Returns the next rows to scan, after skipping pages that a predicate excludes.
-    fn next_batch(&mut self) -> Result<Option<Range<RowId>>> {
+    /// Returns the next rows to scan, after skipping pages that a predicate excludes. There are none if the budget is
+    /// spent on these.
+    fn next_batch(&mut self, budget: &mut ReadBudget) -> Result<Option<Range<RowId>>> {
         while self.next < self.end {
             let start = self.next;
             if self.spec.diff_from.is_none()
                 && let Some(to) = self.skip_until(start)?
             {
                 self.next = to;
+                budget.spend(0);
+                if budget.is_spent() {
+                    return Ok(Some(to..to));
+                }
                 continue;
             }
             let rows = self.spec.block_rows.clamp(1, 1 << 20) as u32;
             self.next = self.end.min(start.saturating_add(rows));
+            budget.spend((self.next - start) as usize);
             return Ok(Some(start..self.next));
         }
         Ok(None)
@@ -423,6 +429,7 @@ struct Selected {
 }
 
 /// Keys of a batch, and which of its rows are deleted.
+#[derive(Default)]
 struct BatchKeys {
     keys: Vec<Vec<u8>>,
     deleted: Option<Bitmap>,
@@ -465,52 +472,65 @@ impl DiskRowSetScan {
         Ok(RowRead::Appended)
     }
 
-    /// Appends the cells of the next batch that has rows; `None` at the end.
-    fn append_batch(&mut self, out: &mut RowBlock) -> Result<Option<BatchKeys>> {
-        while let Some(rows) = self.next_batch()? {
-            if rows.len() == 1 && self.is_plain() {
-                match self.append_row(rows.start, out)? {
-                    RowRead::Appended => return Ok(Some(BatchKeys { keys: Vec::new(), deleted: None })),
-                    RowRead::Deleted => continue,
-                    RowRead::NeedsUndo => {}
-                }
+    /// Appends the cells of the next batch that has rows, or of none if the budget is spent first; `None` at the end.
+    fn append_batch(&mut self, out: &mut RowBlock, budget: &mut ReadBudget) -> Result<Option<BatchKeys>> {
+        while let Some(rows) = self.next_batch(budget)? {
+            if let Some(appended) = self.append_rows(rows, out)? {
+                return Ok(Some(appended));
             }
-            let (before, diff_from) = (self.spec.snapshot.before, self.spec.diff_from);
-            let deltas = self.deltas.for_scan(rows.clone(), before, diff_from, &self.column_ids)?;
-            let Some(Selected { keep, dead, blocks }) = self.select(&rows, &deltas)? else { continue };
-            let whole = keep.all();
-            let needs_rows = !whole || self.keys.is_some();
-            let selected: Vec<u32> = keep.ones().filter(|_| needs_rows).map(|row| row as u32).collect();
-            for (column_index, block) in blocks.into_iter().enumerate() {
-                let out = &mut out.columns[column_index];
-                match block {
-                    Some(block) if whole => out.append(block),
-                    Some(block) => out.append(block.filter(&keep)),
-                    None => self.append_selected(column_index, &rows, (&keep, &selected), &deltas, out)?,
-                }
+            if budget.is_spent() {
+                return Ok(Some(BatchKeys::default()));
             }
-            out.rows += keep.count();
-            let keys = self.read_keys(rows.start, &selected)?;
-            let deleted = dead.map(|dead| {
-                let mut filtered = Bitmap::default();
-                keep.ones().for_each(|row| filtered.push(dead.get(row)));
-                filtered
-            });
-            return Ok(Some(BatchKeys { keys, deleted }));
         }
         Ok(None)
+    }
+
+    /// Appends the cells of those rows of a batch that pass; `None` if there are none.
+    fn append_rows(&mut self, rows: Range<RowId>, out: &mut RowBlock) -> Result<Option<BatchKeys>> {
+        if rows.is_empty() {
+            return Ok(None);
+        }
+        if rows.len() == 1 && self.is_plain() {
+            match self.append_row(rows.start, out)? {
+                RowRead::Appended => return Ok(Some(BatchKeys::default())),
+                RowRead::Deleted => return Ok(None),
+                RowRead::NeedsUndo => {}
+            }
+        }
+        let (before, diff_from) = (self.spec.snapshot.before, self.spec.diff_from);
+        let deltas = self.deltas.for_scan(rows.clone(), before, diff_from, &self.column_ids)?;
+        let Some(Selected { keep, dead, blocks }) = self.select(&rows, &deltas)? else { return Ok(None) };
+        let whole = keep.all();
+        let needs_rows = !whole || self.keys.is_some();
+        let selected: Vec<u32> = keep.ones().filter(|_| needs_rows).map(|row| row as u32).collect();
+        for (column_index, block) in blocks.into_iter().enumerate() {
+            let out = &mut out.columns[column_index];
+            match block {
+                Some(block) if whole => out.append(block),
+                Some(block) => out.append(block.filter(&keep)),
+                None => self.append_selected(column_index, &rows, (&keep, &selected), &deltas, out)?,
+            }
+        }
+        out.rows += keep.count();
+        let keys = self.read_keys(rows.start, &selected)?;
+        let deleted = dead.map(|dead| {
+            let mut filtered = Bitmap::default();
+            keep.ones().for_each(|row| filtered.push(dead.get(row)));
+            filtered
+        });
+        Ok(Some(BatchKeys { keys, deleted }))
     }
 }
 
 impl RowSetScan for DiskRowSetScan {
-    fn next(&mut self) -> Result<Option<ScannedBlock>> {
+    fn read(&mut self, budget: &mut ReadBudget) -> Result<Option<ScannedBlock>> {
         let mut block = self.spec.new_block();
-        let batch = self.append_batch(&mut block)?;
+        let batch = self.append_batch(&mut block, budget)?;
         Ok(batch.map(|BatchKeys { keys, deleted }| ScannedBlock { block, keys, deleted }))
     }
 
-    fn append(&mut self, out: &mut RowBlock) -> Result<bool> {
-        Ok(self.append_batch(out)?.is_some())
+    fn append(&mut self, out: &mut RowBlock, budget: &mut ReadBudget) -> Result<bool> {
+        Ok(self.append_batch(out, budget)?.is_some())
     }
 }
 

@@ -101,7 +101,7 @@ impl RowSetScanSpec {
     }
 }
 
-/// Rows of one rowset that passed the scan; never empty.
+/// Rows of one rowset that passed the scan.
 #[derive(Debug, Clone, Default)]
 pub struct ScannedBlock {
     pub block: RowBlock,
@@ -135,12 +135,49 @@ impl ScannedBlock {
 
 /// A scan in progress. It owns or shares all it needs; writes, flushes and compactions do not affect it.
 pub trait RowSetScan: Send {
-    /// Returns the next rows in key order; `None` at the end.
-    fn next(&mut self) -> Result<Option<ScannedBlock>>;
+    /// Returns the next rows in key order; `None` at the end. It examines at least one batch of rows. The block is
+    /// empty if the budget is spent before a row passes.
+    fn read(&mut self, budget: &mut ReadBudget) -> Result<Option<ScannedBlock>>;
 
-    /// Appends the cells of the rows that [`RowSetScan::next`] would return to a block of the spec's columns. Returns
+    /// Appends the cells of the rows that [`RowSetScan::read`] would return to a block of the spec's columns. Returns
     /// false at the end.
-    fn append(&mut self, out: &mut RowBlock) -> Result<bool>;
+    fn append(&mut self, out: &mut RowBlock, budget: &mut ReadBudget) -> Result<bool>;
+
+    /// Returns the next rows in key order, at least one; `None` at the end.
+    fn next(&mut self) -> Result<Option<ScannedBlock>> {
+        self.read(&mut ReadBudget::unlimited())
+    }
+}
+
+/// Rows that one read may still examine. A read that finds no row ends when they are spent: otherwise it would last as
+/// long as the scan, whatever deadline its caller has.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReadBudget {
+    rows_left: u64,
+}
+
+/// Rows that one read may examine.
+const READ_ROWS_MAX: u64 = 64 << 10;
+/// Least rows that a batch counts for. Batches of long rows have few, and a page that a zone map excludes has none.
+const BATCH_ROWS_MIN: u64 = 1 << 10;
+
+impl ReadBudget {
+    pub fn of_one_read() -> ReadBudget {
+        ReadBudget { rows_left: READ_ROWS_MAX }
+    }
+
+    pub fn unlimited() -> ReadBudget {
+        ReadBudget { rows_left: u64::MAX }
+    }
+
+    /// Counts a batch of rows as examined.
+    pub fn spend(&mut self, rows: usize) {
+        self.rows_left = self.rows_left.saturating_sub((rows as u64).max(BATCH_ROWS_MIN));
+    }
+
+    pub fn is_spent(&self) -> bool {
+        self.rows_left == 0
+    }
 }
 
 /// Cost of key lookups, for metrics and tests.

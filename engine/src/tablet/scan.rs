@@ -4,11 +4,14 @@
 //!   unordered   [rowset 1] then [rowset 2] then [MemRowSet]
 //!   ordered     k-way merge by key; where one rowset is alone, its blocks pass through whole
 //! ```
+//!
+//! [`Scan::read_block`] and [`Scan::append_block`] examine a bounded number of rows ([`ReadBudget`]), perhaps without
+//! finding one, so that a server can look at its clock. [`Scan::next_block`] reads until it finds rows.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::rowset::{RowSetScan, RowSetScanSpec, ScannedBlock, Snapshot};
+use super::rowset::{ReadBudget, RowSetScan, RowSetScanSpec, ScannedBlock, Snapshot};
 use crate::cfile::reader::PageBytes;
 use crate::error::{Error, Result};
 use crate::schema::Schema;
@@ -168,30 +171,44 @@ impl Scan {
         self.is_point_read
     }
 
-    /// Reads the block that [`Scan::next_block`] returns next.
+    /// Reads the block that [`Scan::read_block`] returns next.
     pub(super) fn read_ahead(&mut self) -> Result<()> {
-        self.ahead = Some(self.next_block()?);
+        self.ahead = Some(self.read_block()?);
         Ok(())
     }
 
     /// Returns the next block, never empty; `None` at the end.
     pub fn next_block(&mut self) -> Result<Option<RowBlock>> {
+        loop {
+            match self.read_block()? {
+                Some(block) if block.rows == 0 => {}
+                read => return Ok(read),
+            }
+        }
+    }
+
+    /// Returns the next block; `None` at the end. The block is empty if none of the rows that one read may examine
+    /// passed.
+    pub fn read_block(&mut self) -> Result<Option<RowBlock>> {
         if let Some(block) = self.ahead.take() {
             return Ok(block);
         }
         if self.left == 0 {
             return Ok(None);
         }
-        let sources = &mut self.sources;
+        let (sources, budget) = (&mut self.sources, &mut ReadBudget::of_one_read());
         let (scanned, page_bytes) = PageBytes::count(|| match sources {
-            Sources::Union(rest) => next_of_union(rest),
-            Sources::Merge(merge) => merge.next(),
+            Sources::Union(rest) => read_union(rest, budget),
+            Sources::Merge(merge) => merge.read(budget),
         });
         self.count_pages(page_bytes);
         let Some(mut scanned) = scanned? else {
             self.left = 0;
             return Ok(None);
         };
+        if scanned.block.rows == 0 {
+            return Ok(Some(RowBlock::new(&self.projection)));
+        }
         if scanned.block.rows as u64 > self.left {
             scanned = scanned.slice(0, self.left as usize);
         }
@@ -200,7 +217,8 @@ impl Scan {
         Ok(Some(self.output(scanned)))
     }
 
-    /// Appends the rows of the next block to `out`, a block of the projection. Returns false at the end.
+    /// Appends the rows of the next block to `out`, a block of the projection. Returns false at the end. As in
+    /// [`Scan::read_block`], there may be none.
     ///
     /// Cells of a scan without order and limit are copied once, from their page or row to `out`.
     pub fn append_block(&mut self, out: &mut RowBlock) -> Result<bool> {
@@ -210,14 +228,15 @@ impl Scan {
             return self.append_next(out);
         }
         let before = out.rows;
-        let (appended, page_bytes) = PageBytes::count(|| append_of_union(rest, out));
+        let (appended, page_bytes) =
+            PageBytes::count(|| append_of_union(rest, out, &mut ReadBudget::of_one_read()));
         self.count_pages(page_bytes);
         self.left -= (out.rows - before) as u64;
         appended
     }
 
     fn append_next(&mut self, out: &mut RowBlock) -> Result<bool> {
-        let Some(block) = self.next_block()? else { return Ok(false) };
+        let Some(block) = self.read_block()? else { return Ok(false) };
         out.append(block);
         Ok(true)
     }
@@ -265,9 +284,12 @@ impl Scan {
     }
 }
 
-fn next_of_union(rest: &mut VecDeque<Box<dyn RowSetScan>>) -> Result<Option<ScannedBlock>> {
+fn read_union(
+    rest: &mut VecDeque<Box<dyn RowSetScan>>,
+    budget: &mut ReadBudget,
+) -> Result<Option<ScannedBlock>> {
     while let Some(scan) = rest.front_mut() {
-        match scan.next()? {
+        match scan.read(budget)? {
             Some(scanned) => return Ok(Some(scanned)),
             None => rest.pop_front(),
         };
@@ -275,9 +297,13 @@ fn next_of_union(rest: &mut VecDeque<Box<dyn RowSetScan>>) -> Result<Option<Scan
     Ok(None)
 }
 
-fn append_of_union(rest: &mut VecDeque<Box<dyn RowSetScan>>, out: &mut RowBlock) -> Result<bool> {
+fn append_of_union(
+    rest: &mut VecDeque<Box<dyn RowSetScan>>,
+    out: &mut RowBlock,
+    budget: &mut ReadBudget,
+) -> Result<bool> {
     while let Some(scan) = rest.front_mut() {
-        if scan.append(out)? {
+        if scan.append(out, budget)? {
             return Ok(true);
         }
         rest.pop_front();
@@ -358,13 +384,18 @@ fn is_key_alone(spec: &ScanSpec, schema: &Schema) -> bool {
 fn check(spec: &ScanSpec) -> Result<()> {
     let virtual_columns = spec.projection.iter().filter(|column| column.id.is_none()).count();
     if virtual_columns > 1 || (virtual_columns == 1 && spec.diff_from.is_none()) {
-        return Err(Error::invalid("scan: a virtual IS_DELETED column is allowed once, in a diff scan"));
+        return Err(refused_virtual_column());
     }
     let Some(from) = spec.diff_from else { return Ok(()) };
     match spec.snapshot {
         SnapshotChoice::At(before) if spec.ordered && from <= before => Ok(()),
         _ => Err(Error::invalid("diff scan: needs an ordered scan from one timestamp to a later one")),
     }
+}
+
+/// Returns the error of a projection with a virtual column too many.
+pub fn refused_virtual_column() -> Error {
+    Error::invalid("scan: a virtual IS_DELETED column is allowed once, in a diff scan")
 }
 
 /// Returns the narrowest key range that the predicates on the first key columns allow.
@@ -436,20 +467,35 @@ impl Head {
         Head { scan, current: None, at: 0, done: false }
     }
 
-    /// Reads the next block if the current one is used up.
-    fn fill(&mut self) -> Result<()> {
-        let used_up = self.current.as_ref().is_none_or(|block| self.at == block.block.rows);
-        if used_up && !self.done {
-            self.current = self.scan.next()?;
+    /// Reads the next block if the current one is used up. Returns false if the budget is spent before there are rows
+    /// or the end.
+    fn fill(&mut self, budget: &mut ReadBudget) -> Result<bool> {
+        while !self.done && self.current.as_ref().is_none_or(|block| self.at == block.block.rows) {
+            if budget.is_spent() {
+                return Ok(false);
+            }
+            self.current = self.scan.read(budget)?;
             self.at = 0;
             self.done = self.current.is_none();
         }
-        Ok(())
+        Ok(true)
     }
 
     fn key(&self) -> &[u8] {
         &self.current.as_ref().expect("finished heads are dropped").keys[self.at]
     }
+}
+
+/// Next rows of a merge.
+enum NextRun {
+    /// Rows of a head up to an end, below all rows of the other heads.
+    Rows {
+        head: usize,
+        end: usize,
+    },
+    /// The budget is spent before every head has rows.
+    Unread,
+    End,
 }
 
 /// Target rows of a block assembled from short runs.
@@ -458,11 +504,16 @@ const COMBINED_ROWS: usize = 512;
 const LONG_RUN_ROWS: usize = 128;
 
 impl MergeScan {
-    /// Returns the next rows: one long run of one rowset, or short runs of several rowsets combined.
-    fn next(&mut self) -> Result<Option<ScannedBlock>> {
+    /// Returns the next rows: one long run of one rowset, or short runs of several rowsets combined. There are none if
+    /// the budget is spent first.
+    fn read(&mut self, budget: &mut ReadBudget) -> Result<Option<ScannedBlock>> {
         let mut combined: Option<ScannedBlock> = None;
-        while let Some((first, end)) = self.next_run()? {
-            let head = &mut self.heads[first];
+        loop {
+            let (head, end) = match self.next_run(budget)? {
+                NextRun::Rows { head, end } => (&mut self.heads[head], end),
+                NextRun::Unread => return Ok(Some(combined.unwrap_or_default())),
+                NextRun::End => break,
+            };
             let current = head.current.as_ref().expect("next_run filled it");
             let (start, rows) = (head.at, current.block.rows);
             let long = end - start >= LONG_RUN_ROWS || end - start == rows;
@@ -483,14 +534,16 @@ impl MergeScan {
         Ok(combined)
     }
 
-    /// Returns the head with the smallest key, and the end of its run of rows below all other heads.
-    fn next_run(&mut self) -> Result<Option<(usize, usize)>> {
+    /// Returns the head with the smallest key, and the end of its run of rows.
+    fn next_run(&mut self, budget: &mut ReadBudget) -> Result<NextRun> {
         for head in &mut self.heads {
-            head.fill()?;
+            if !head.fill(budget)? {
+                return Ok(NextRun::Unread);
+            }
         }
         self.heads.retain(|head| !head.done);
         let Some(first) = (0..self.heads.len()).min_by_key(|i| self.heads[*i].key()) else {
-            return Ok(None);
+            return Ok(NextRun::End);
         };
         let others = self.heads.iter().enumerate().filter(|(i, _)| *i != first);
         let bound = others.map(|(_, head)| head.key()).min();
@@ -500,7 +553,7 @@ impl MergeScan {
             Some(bound) => head.at + current.keys[head.at..].partition_point(|key| key.as_slice() < bound),
             None => current.block.rows,
         };
-        Ok(Some((first, end)))
+        Ok(NextRun::Rows { head: first, end })
     }
 }
 

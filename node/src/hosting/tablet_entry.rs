@@ -158,9 +158,10 @@ impl TabletEntry {
         }
         match state {
             EntryState::Running(replica) => Ok(replica),
+            // Kudu's code, as if there were no tablet: its C++ client then looks for the tablet's replicas again.
             EntryState::Tombstoned(_) => {
                 let message = format!("Tablet {} is tombstoned: its data was deleted here", self.id);
-                Err(TabletError::new(TabletErrorCode::TabletNotRunning, ErrorCode::IllegalState, message))
+                Err(TabletError::new(TabletErrorCode::TabletNotFound, ErrorCode::IllegalState, message))
             }
             other => {
                 let message = format!("Tablet not RUNNING: {}", state_pb(&other).as_str_name());

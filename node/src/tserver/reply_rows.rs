@@ -14,8 +14,8 @@ use super::open_scanner::OpenScanner;
 /// Rows of a reply as they are read, or their groups.
 pub(super) enum ReplyRows {
     Rows(RowsBuilder),
-    /// Groups, and a buffer for the rows that are added next.
-    Groups(Aggregator, RowBlock),
+    /// Groups, a buffer for the rows that are added next, and the size in bytes of a full reply.
+    Groups(Aggregator, RowBlock, usize),
 }
 
 impl ReplyRows {
@@ -24,22 +24,28 @@ impl ReplyRows {
             None => ReplyRows::Rows(RowsBuilder::new(scanner.layout, &scanner.projection, limit)),
             Some(aggregation) => {
                 let projection = scanner.scan.projection();
-                ReplyRows::Groups(Aggregator::new(aggregation, projection), RowBlock::new(projection))
+                ReplyRows::Groups(Aggregator::new(aggregation, projection), RowBlock::new(projection), limit)
             }
         }
     }
 
-    /// Adds the rows of the scan's next block. Returns false at the end.
-    pub(super) fn add_block(&mut self, scan: &mut Scan) -> Result<bool> {
+    /// Adds the rows of the scan's next block and returns their number, which may be 0; `None` at the end.
+    pub(super) fn add_block(&mut self, scan: &mut Scan) -> Result<Option<usize>> {
         match self {
-            ReplyRows::Rows(rows) => rows.add_with(|block| scan.append_block(block)),
-            ReplyRows::Groups(groups, block) => {
+            ReplyRows::Rows(rows) => {
+                let before = rows.rows();
+                let has_block = rows.add_with(|block| scan.append_block(block))?;
+                Ok(has_block.then(|| rows.rows() - before))
+            }
+            ReplyRows::Groups(groups, block, _) => {
                 block.clear();
-                let has_block = scan.append_block(block)?;
-                if has_block {
+                if !scan.append_block(block)? {
+                    return Ok(None);
+                }
+                if block.rows > 0 {
                     groups.add(block);
                 }
-                Ok(has_block)
+                Ok(Some(block.rows))
             }
         }
     }
@@ -47,15 +53,23 @@ impl ReplyRows {
     pub(super) fn byte_size(&self) -> usize {
         match self {
             ReplyRows::Rows(rows) => rows.byte_size(),
-            ReplyRows::Groups(groups, _) => groups.byte_size(),
+            ReplyRows::Groups(groups, ..) => groups.byte_size(),
+        }
+    }
+
+    /// Returns true if no more rows should be added.
+    pub(super) fn is_full(&self) -> bool {
+        match self {
+            ReplyRows::Rows(rows) => rows.is_full(),
+            ReplyRows::Groups(groups, _, limit) => groups.byte_size() >= *limit,
         }
     }
 
     /// Returns what the reply carries.
-    pub(super) fn finish(self, scanner: &OpenScanner, limit: usize) -> RowsBuilder {
+    pub(super) fn finish(self, scanner: &OpenScanner) -> RowsBuilder {
         match self {
             ReplyRows::Rows(rows) => rows,
-            ReplyRows::Groups(groups, _) => {
+            ReplyRows::Groups(groups, _, limit) => {
                 let mut rows = RowsBuilder::new(scanner.layout, &scanner.projection, limit);
                 rows.add_with(|block| block.append(groups.finish()));
                 rows

@@ -23,7 +23,7 @@ use super::checksum;
 use super::history;
 use super::open_scanner::OpenScanner;
 use super::reply_rows::ReplyRows;
-use super::scan_blocks::{BlockRead, each_block};
+use super::scan_blocks::{BlockOutcome, each_block};
 use super::scan_error::ScanError;
 use super::scan_log::ScanState;
 use super::scan_request::{NewScan, RequestedScan, ScanRequest};
@@ -360,13 +360,13 @@ async fn fill(
     let mut rows = ReplyRows::new(scanner, limit);
     let mut has_memory = true;
     let has_more = each_block(server, &mut scanner.scan, |scan| {
-        let has_block = rows.add_block(scan)?;
+        let added = rows.add_block(scan)?;
         has_memory = reservation.grow(rows.byte_size());
-        Ok(BlockRead { has_block, is_enough: !has_memory || rows.byte_size() >= limit })
+        Ok(BlockOutcome::of(added, !has_memory || rows.is_full()))
     })
     .await?;
     server.env.observer.mark_if(scanner.aggregation.is_some(), "scan call: rows aggregated");
-    let rows = rows.finish(scanner, limit);
+    let rows = rows.finish(scanner);
     server.env.observer.mark_if(!has_memory, "scan call: batch shortened by memory pressure");
     let columns = scanner.projection.len();
     scanner.replica.metrics().batch_returned(rows.rows(), columns, rows.byte_size());
@@ -500,12 +500,12 @@ async fn checksum_batch(
     let mut taken = id.map(|id| ScannerGuard { server, id, keep: false });
     let (mut rows, mut size) = (0, 0);
     let more = each_block(server, &mut scanner.scan, |scan| {
-        let Some(block) = scan.next_block()? else {
-            return Ok(BlockRead { has_block: false, is_enough: true });
-        };
-        sum = checksum::add_block(sum, &block);
+        let Some(block) = scan.read_block()? else { return Ok(BlockOutcome::End) };
+        if block.rows > 0 {
+            sum = checksum::add_block(sum, &block);
+        }
         (rows, size) = (rows + block.rows, size + block.byte_size());
-        Ok(BlockRead { has_block: true, is_enough: size >= limit })
+        Ok(BlockOutcome::of(Some(block.rows), size >= limit))
     });
     let has_more = more.await.map_err(|error| scan_failed(&mut scanner, &error))? && !request.close_scanner();
     (response.checksum, response.rows_checksummed) = (Some(sum), Some(rows as i64));

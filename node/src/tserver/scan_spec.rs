@@ -2,13 +2,14 @@
 //!
 //! Sources: `rows.md` §7 and `behaviour.md` §9 for the error of each mistake.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use engine::error::Error;
 use engine::schema::aggregation::Aggregation;
 use engine::schema::row_block::ProjectedColumn;
 use engine::schema::{ColumnSchema, DataType, PhysicalType, Schema, TypeParameters, key};
-use engine::tablet::scan::ScanSpec;
+use engine::tablet::scan::{self, ScanSpec};
 use engine::time::Timestamp;
 
 use nyala_common::wire::errors::{TabletError, TabletErrorCode};
@@ -183,10 +184,13 @@ pub fn projection(
     diff: bool,
 ) -> Result<Vec<ProjectedColumn>, TabletError> {
     schema::refuse_ids(columns).map_err(|error| TabletError::of(TabletErrorCode::InvalidSchema, &error))?;
+    // A projection is wrong within this many columns if it has more than all real ones and a virtual one: a column is
+    // missing, is named twice or is virtual again. So the work for a projection does not depend on its length.
+    let columns = &columns[..columns.len().min(schema.columns().len() + 2)];
     let mut found: Vec<ProjectedColumn> = Vec::with_capacity(columns.len());
-    let mut missing = Vec::new();
+    let (mut names, mut missing, mut has_virtual) = (BTreeSet::new(), Vec::new(), false);
     for pb in columns {
-        if found.iter().any(|column| column.name == pb.name) {
+        if !names.insert(pb.name.as_str()) {
             let message = format!("the projection names column {:?} twice", pb.name);
             return Err(TabletError::new(
                 TabletErrorCode::InvalidSchema,
@@ -195,6 +199,9 @@ pub fn projection(
             ));
         }
         if pb.r#type == DataType::IsDeleted as i32 {
+            if std::mem::replace(&mut has_virtual, true) {
+                return Err(scan::refused_virtual_column().into());
+            }
             found.push(is_deleted(pb, diff)?);
             continue;
         }
@@ -276,6 +283,30 @@ pub fn key_bound(bytes: Option<&[u8]>, schema: &Schema) -> Result<Option<Vec<u8>
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn refusal(columns: &[ColumnSchemaPb]) -> String {
+        let tablet =
+            ["k", "v"].iter().zip(0..).map(|(name, id)| ColumnSchema::new(id, name, DataType::Int32));
+        let tablet = Schema::new(tablet.collect(), 1).expect("a schema");
+        projection(columns, &tablet, true).expect_err("the projection is wrong").to_string()
+    }
+
+    fn column(name: &str, ty: DataType) -> ColumnSchemaPb {
+        let read_default_value = (ty == DataType::IsDeleted).then(|| bytes::Bytes::from_static(&[0]));
+        ColumnSchemaPb { name: name.to_string(), r#type: ty as i32, read_default_value, ..Default::default() }
+    }
+
+    #[test]
+    fn a_projection_that_is_too_long_is_refused_without_reading_it_whole() {
+        let virtuals: Vec<_> = (0..50_000).map(|i| column(&format!("d{i}"), DataType::IsDeleted)).collect();
+        let once = "a virtual IS_DELETED column is allowed once, in a diff scan";
+        assert!(refusal(&virtuals).contains(once), "{}", refusal(&virtuals));
+        let missing: Vec<_> = (0..50_000).map(|i| column(&format!("x{i}"), DataType::Int32)).collect();
+        let text = refusal(&missing);
+        assert!(text.ends_with("not present in the current schema: x0, x1, x2, x3"), "{text}");
+        let twice = ["k", "v", "k"].map(|name| column(name, DataType::Int32));
+        assert!(refusal(&twice).contains("names column \"k\" twice"));
+    }
 
     #[test]
     fn a_scan_continues_after_the_empty_key_of_a_text_column() {

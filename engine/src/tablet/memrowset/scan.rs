@@ -10,7 +10,7 @@ use crate::schema::row_block::{Bitmap, ColumnBlock, RowBlock};
 use crate::schema::row_change::RowChange;
 use crate::tablet::memstore::{prefetch, prefetch_run};
 use crate::tablet::row_version::position_from;
-use crate::tablet::rowset::{RowSetScan, RowSetScanSpec, ScannedBlock};
+use crate::tablet::rowset::{ReadBudget, RowSetScan, RowSetScanSpec, ScannedBlock};
 use crate::tablet::scan_filter::keep_matching;
 use crate::tablet::superblock::TabletSchema;
 use crate::time::Timestamp;
@@ -233,31 +233,35 @@ type Latest<'a> = Vec<Option<&'a [u8]>>;
 const ROWS_AT_ONCE: usize = 128;
 
 impl RowSetScan for MemRowSetScan {
-    fn next(&mut self) -> Result<Option<ScannedBlock>> {
+    fn read(&mut self, budget: &mut ReadBudget) -> Result<Option<ScannedBlock>> {
         while let Some(from) = self.from.take() {
+            budget.spend(self.spec.block_rows);
             let mut block = self.spec.new_block();
             let (keys, deleted) = self.copy_rows(&from, &mut block);
             let mut scanned = ScannedBlock { block, keys, deleted };
             keep_matching(&self.spec, &mut scanned);
-            if scanned.block.rows > 0 {
+            if scanned.block.rows > 0 || budget.is_spent() {
                 return Ok(Some(scanned));
             }
         }
         Ok(None)
     }
 
-    fn append(&mut self, out: &mut RowBlock) -> Result<bool> {
+    fn append(&mut self, out: &mut RowBlock, budget: &mut ReadBudget) -> Result<bool> {
         if !self.spec.predicates.is_empty() {
-            let Some(scanned) = self.next()? else { return Ok(false) };
+            let Some(scanned) = self.read(budget)? else { return Ok(false) };
             out.append(scanned.block);
             return Ok(true);
         }
         let before = out.rows;
-        while out.rows == before {
-            let Some(from) = self.from.take() else { return Ok(false) };
+        while let Some(from) = self.from.take() {
+            budget.spend(self.spec.block_rows);
             self.copy_rows(&from, out);
+            if out.rows > before || budget.is_spent() {
+                return Ok(true);
+            }
         }
-        Ok(true)
+        Ok(false)
     }
 }
 

@@ -317,7 +317,8 @@ fn to_queued_call(
     Ok(QueuedCall { responder, header, body, sidecars, received, peer, remote, caller_span })
 }
 
-/// Timer for connections that neither read nor write for the keep-alive time and have no call in flight.
+/// Timer for connections that neither read nor write for the keep-alive time and have no call in flight. A reply that
+/// the peer takes slowly is no silence; the sender gives up on a peer that takes nothing.
 struct IdleTimer {
     env: Env,
     keepalive: Option<Duration>,
@@ -338,11 +339,12 @@ impl IdleTimer {
                 sleep.await;
                 self.sleep = None;
             }
-            let quiet_since = last_read.0.max(connection.last_reply.load(Ordering::Relaxed));
-            let mut until = Instant(quiet_since).after(keepalive);
+            let last_reply = Instant(connection.last_reply.load(Ordering::Relaxed));
+            let quiet_since = last_read.max(last_reply).max(connection.send_queue.last_wait());
+            let mut until = quiet_since.after(keepalive);
             let now = self.env.now().mono;
             if now >= until {
-                if connection.in_flight().is_empty() {
+                if connection.in_flight().is_empty() && !connection.send_queue.is_waiting() {
                     return;
                 }
                 until = now.after(keepalive);

@@ -117,7 +117,7 @@ impl OutgoingReply {
             message: message.into(),
             code: Some(code.into()),
             unsupported_feature_flags,
-            tablet_copy_error: None,
+            ..Default::default()
         })
     }
 }
@@ -253,8 +253,16 @@ impl QueuedService {
     }
 }
 
+/// Returns the reply of a stopping server to a call that it does not begin.
+///
+/// Kudu's clients retry ERROR_UNAVAILABLE, and fail the caller's operation after FATAL_SERVER_SHUTTING_DOWN.
 fn shutting_down() -> OutgoingReply {
-    OutgoingReply::error(RpcErrorCodePb::FatalServerShuttingDown, "the server is shutting down")
+    OutgoingReply::Err(ErrorStatusPb {
+        message: "the server is shutting down".to_string(),
+        code: Some(RpcErrorCodePb::ErrorUnavailable.into()),
+        nyala_shutting_down: Some(true),
+        ..Default::default()
+    })
 }
 
 /// Number of calls that a connection still begins on its own task before its replies are sent.
@@ -323,12 +331,7 @@ fn check_features(header: &RequestHeader, supported: &[u32]) -> Option<OutgoingR
     }
     let message = "unsupported feature flags".to_string();
     let code = Some(RpcErrorCodePb::ErrorInvalidRequest.into());
-    Some(OutgoingReply::Err(ErrorStatusPb {
-        message,
-        code,
-        unsupported_feature_flags,
-        tablet_copy_error: None,
-    }))
+    Some(OutgoingReply::Err(ErrorStatusPb { message, code, unsupported_feature_flags, ..Default::default() }))
 }
 
 fn spawn(shared: &Arc<RpcShared>, queued: &Arc<QueuedService>, queued_call: QueuedCall) {

@@ -14,10 +14,12 @@ use std::fmt;
 use std::future::poll_fn;
 use std::io::{self, IoSlice};
 use std::pin::Pin;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker, ready};
 use std::time::Duration;
 
 use bytes::{Buf, Bytes, BytesMut};
+use engine::time::Instant;
 use engine::turn_slot::TurnSlot;
 use tokio::io::AsyncWrite;
 use tokio::sync::Notify;
@@ -35,6 +37,10 @@ pub(super) struct SendQueue {
     emptied: Notify,
     /// Socket between two writes.
     socket: TurnSlot<Socket>,
+    /// True while the connection's task waits until the socket takes more.
+    is_waiting: AtomicBool,
+    /// End of the last such wait, in nanoseconds of the monotonic clock.
+    last_wait: AtomicU64,
 }
 
 #[derive(Debug, Default)]
@@ -183,7 +189,13 @@ impl SendQueue {
             let taken = poll_fn(|cx| self.socket.poll_take(cx, |socket, _| self.poll_filled(socket))).await;
             let Some((mut socket, ())) = taken else { return Ok(()) };
             loop {
-                let step = poll_fn(|cx| self.poll_step(&mut socket, cx));
+                let step = poll_fn(|cx| {
+                    let step = self.poll_step(&mut socket, cx);
+                    if step.is_pending() {
+                        self.is_waiting.store(true, Ordering::Relaxed);
+                    }
+                    step
+                });
                 let has_more = match stall {
                     None => step.await?,
                     Some(stall) => env.timeout(stall, step).await.ok_or_else(timed_out)??,
@@ -192,11 +204,24 @@ impl SendQueue {
                     break;
                 }
             }
+            if self.is_waiting.swap(false, Ordering::Relaxed) {
+                self.last_wait.store(env.now().mono.0, Ordering::Relaxed);
+            }
             self.socket.put(socket, false);
             if self.is_finished() {
                 return Ok(());
             }
         }
+    }
+
+    /// Returns true while queued bytes wait for the socket. [`SendQueue::send_all`] fails if they wait for too long.
+    pub(super) fn is_waiting(&self) -> bool {
+        self.is_waiting.load(Ordering::Relaxed)
+    }
+
+    /// Returns the time at which the last bytes that waited for the socket were sent.
+    pub(super) fn last_wait(&self) -> Instant {
+        Instant(self.last_wait.load(Ordering::Relaxed))
     }
 
     /// Closes the sending half in order.

@@ -127,7 +127,7 @@ impl RpcHandle {
     }
 
     /// Stops the server in order. No connection is accepted any more, queued calls fail with
-    /// FATAL_SERVER_SHUTTING_DOWN, and running calls have the time `grace` to end. Then all connections are closed.
+    /// ERROR_UNAVAILABLE, and running calls have the time `grace` to end. Then all connections are closed.
     pub async fn shutdown(&self, grace: Duration) {
         self.shared.stopping.store(true, Ordering::Release);
         self.accepting.abort();

@@ -193,6 +193,9 @@ pub struct ErrorStatusPb {
     /// an encoded kudu.tserver.TabletCopyErrorPB; upstream, an extension
     #[prost(bytes = "bytes", optional, tag = "102")]
     pub tablet_copy_error: ::core::option::Option<::prost::bytes::Bytes>,
+    /// nyala's own, with ERROR_UNAVAILABLE: the server is stopping
+    #[prost(bool, optional, tag = "1000")]
+    pub nyala_shutting_down: ::core::option::Option<bool>,
 }
 /// Nested message and enum types in `ErrorStatusPB`.
 pub mod error_status_pb {

@@ -69,7 +69,7 @@ async fn a_tablet_is_created_altered_and_deleted() {
         WRONG_SERVER_UUID + INVALID_ARGUMENT: this is server UUID, not cdcdcdcdcdcdcdcdcdcdcdcdcdcdcdcd
         t RUNNING TABLET_DATA_READY columns=4 version=0
         t STOPPED TABLET_DATA_TOMBSTONED columns=4 version=0
-        TABLET_NOT_RUNNING + ILLEGAL_STATE: Tablet abababababababababababababababab is tombstoned: its data was deleted here
+        TABLET_NOT_FOUND + ILLEGAL_STATE: Tablet abababababababababababababababab is tombstoned: its data was deleted here
         t STOPPED TABLET_DATA_TOMBSTONED columns=4 version=0
         tombstone remembers Some((1, 2))
         TABLET_NOT_FOUND + NOT_FOUND: Tablet not found: abababababababababababababababab

@@ -202,6 +202,37 @@ async fn errors_of_scan_requests() {
     }
 }
 
+/// The time of a batch is over at once, and each read examines 8192 rows.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_scan_replies_in_time_while_it_finds_no_row() {
+    const ROWS: i32 = 9_000;
+    let fixture = Fixture::with(|config| config.scan_batch_time_ms = 0).await;
+    fixture.create_tablet().await;
+    for first in (0..ROWS).step_by(1_000) {
+        let text = |key| if key == ROWS - 1 { "last" } else { "other" };
+        let rows: Vec<Op<'_>> = (first..first + 1_000).map(|key| insert(key, text(key))).collect();
+        assert_eq!(fixture.write(&rows).await.per_row_errors, []);
+    }
+    let value = Some(Bytes::from_static(b"last"));
+    let predicate = Some(column_predicate_pb::Predicate::Equality(column_predicate_pb::Equality { value }));
+    let predicate = ColumnPredicatePb { column: Some("v".to_string()), predicate };
+    let new = NewScanRequestPb { column_predicates: vec![predicate], ..new_scan(&["key"]) };
+    let batch_size_bytes = Some(1_000);
+    let mut reply = fixture.scan(&ScanRequestPb { batch_size_bytes, ..open(new) }).await.message;
+    let scanner_id = reply.scanner_id.clone();
+    let rows_of = |reply: &ScanResponsePb| reply.data.as_ref().map_or(0, |rows| rows.num_rows());
+    assert_eq!((reply.error.clone(), rows_of(&reply), reply.has_more_results()), (None, 0, true));
+    let (mut call, mut rows) = (0, 0);
+    while reply.has_more_results() {
+        call += 1;
+        let (scanner_id, call_seq_id) = (scanner_id.clone(), Some(call));
+        let next = ScanRequestPb { scanner_id, call_seq_id, batch_size_bytes, ..Default::default() };
+        reply = fixture.scan(&next).await.message;
+        rows += rows_of(&reply);
+    }
+    assert_eq!((reply.error, rows), (None, 1));
+}
+
 /// A client that scans a dropped range can scan it to the end.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_scanner_outlives_its_tablet() {

@@ -331,7 +331,8 @@ impl ClientConnection {
     }
 }
 
-/// Error code of a stopping server for calls that it does not begin.
+/// Error code of a stopping server for calls that it does not begin. A server of nyala sends another code, with a mark
+/// ([`code_of`]).
 const SHUTTING_DOWN: RpcErrorCodePb = RpcErrorCodePb::FatalServerShuttingDown;
 
 /// Removes a call from the waiting calls when its caller stops waiting for any reason.
@@ -369,13 +370,19 @@ fn connection_lost(method: &str) -> RpcError {
 fn remote_error(body: &Bytes) -> RpcError {
     match ErrorStatusPb::decode(body.clone()) {
         Ok(status) => RpcError::Remote {
-            code: status.code(),
+            code: code_of(&status),
             unsupported_features: status.unsupported_feature_flags.clone(),
             copy_error: status.tablet_copy_error.clone(),
             message: status.message,
         },
         Err(error) => RpcError::Malformed { message: format!("an error status: {error}") },
     }
+}
+
+/// Returns the code of an error status. A stopping server of nyala sends ERROR_UNAVAILABLE, which Kudu's clients retry,
+/// and marks it, so that this client leaves the server at once.
+fn code_of(status: &ErrorStatusPb) -> RpcErrorCodePb {
+    if status.nyala_shutting_down() { SHUTTING_DOWN } else { status.code() }
 }
 
 fn decode<M: Message + Default>(

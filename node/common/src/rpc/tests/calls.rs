@@ -236,9 +236,9 @@ async fn shutdown_finishes_running_calls_and_rejects_the_rest() {
     world.settle().await;
     let shutdown = world.server.shutdown(Duration::from_secs(10));
     let session = async {
-        assert_eq!(raw.reply().await.unwrap(), "1: FATAL_SERVER_SHUTTING_DOWN the server is shutting down");
+        assert_eq!(raw.reply().await.unwrap(), "1: ERROR_UNAVAILABLE the server is shutting down");
         raw.call(2, "Echo", "late").await;
-        assert_eq!(raw.reply().await.unwrap(), "2: FATAL_SERVER_SHUTTING_DOWN the server is shutting down");
+        assert_eq!(raw.reply().await.unwrap(), "2: ERROR_UNAVAILABLE the server is shutting down");
         world.echo.gate.open(1);
         assert_eq!(raw.reply().await.unwrap(), "0: ok runs");
         assert_eq!(raw.reply().await, None);

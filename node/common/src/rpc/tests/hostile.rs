@@ -119,6 +119,33 @@ async fn a_rejected_negotiation_reports_the_reason() {
     assert_eq!(code, RpcErrorCodePb::FatalUnauthorized);
 }
 
+/// The reply is larger than what is in flight on a stream, and is read slowly.
+#[tokio::test(start_paused = true)]
+async fn a_connection_is_not_idle_while_its_peer_takes_a_reply() {
+    let keepalive = Some(Duration::from_secs(65));
+    let world = World::new(RpcConfig { keepalive, ..RpcConfig::default() }).await;
+    let (mut slow, mut stuck) = (world.raw().await, world.raw().await);
+    slow.call(0, "Sidecars", "slow").await;
+    stuck.call(0, "Sidecars", "stuck").await;
+    let (mut taken, mut part) = (Vec::new(), vec![0; 128 << 10]);
+    while taken.len() < 3 << 20 {
+        world.env.sleep(Duration::from_secs(20)).await;
+        let read = slow.stream.read(&mut part).await.expect("the server sends");
+        assert_ne!(read, 0, "closed after {} bytes", taken.len());
+        taken.extend_from_slice(&part[..read]);
+    }
+    while !taken.ends_with(b"end") {
+        let read = slow.stream.read(&mut part).await.expect("the server sends");
+        assert_ne!(read, 0, "closed after {} bytes", taken.len());
+        taken.extend_from_slice(&part[..read]);
+    }
+    let sent = world.env.now().mono;
+    assert_eq!(slow.reply().await, None, "an idle connection is closed");
+    let waited = world.env.now().mono.since(sent);
+    assert!(waited > Duration::from_secs(40) && waited < Duration::from_secs(66), "{waited:?}");
+    assert_eq!(stuck.read_frame().await, None, "its reply was cut");
+}
+
 #[tokio::test(start_paused = true)]
 async fn an_idle_connection_is_closed_and_a_busy_one_is_not() {
     let keepalive = Some(Duration::from_secs(65));

@@ -31,6 +31,9 @@ pub enum RowsFormat {
     Columnar,
 }
 
+/// Rows from which on a response is full: it counts its rows in an `int32`, and rows without columns have no bytes.
+const ROWS_MAX: usize = 1 << 30;
+
 /// Message field that describes the sidecars.
 #[derive(Debug, Clone, PartialEq)]
 pub enum RowBlockPb {
@@ -92,6 +95,11 @@ impl RowsBuilder {
             Inner::RowWise(rows) => rows.rows.len() + rows.indirect.len(),
             Inner::Columnar(columns) => columns.block.byte_size(),
         }
+    }
+
+    /// Returns true if no more rows should be added.
+    pub fn is_full(&self) -> bool {
+        self.byte_size() >= self.limit || self.rows() >= ROWS_MAX
     }
 
     /// Returns the message field and the sidecars to which it refers.
@@ -179,8 +187,9 @@ impl RowWise {
         if indirect {
             sidecars.push(Bytes::from(self.indirect));
         }
+        let num_rows = i32::try_from(self.count).expect("a response ends at ROWS_MAX rows");
         let pb = RowwiseRowBlockPb {
-            num_rows: Some(self.count as i32),
+            num_rows: Some(num_rows),
             rows_sidecar: Some(0),
             indirect_data_sidecar: indirect.then_some(1),
         };

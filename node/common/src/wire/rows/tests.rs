@@ -161,3 +161,18 @@ fn buffers_of_a_read_by_key_stay_small() {
     assert!(capacity_after(1, limit) < 1_000, "a row has no block after it");
     assert!(capacity_after(1_024, limit) > limit / 2, "a second block means many");
 }
+
+#[test]
+fn a_response_of_rows_without_columns_is_full_before_their_count_overflows() {
+    for layout in [RowsFormat::RowWise { pad_timestamps: false }, RowsFormat::Columnar] {
+        let mut builder = RowsBuilder::new(layout, &[], 100);
+        while !builder.is_full() {
+            builder.add_with(|block| block.rows += 1 << 20);
+        }
+        let num_rows = match builder.finish().0 {
+            RowBlockPb::RowWise(pb) => i64::from(pb.num_rows()),
+            RowBlockPb::Columnar(pb) => pb.num_rows(),
+        };
+        assert_eq!(num_rows, 1 << 30);
+    }
+}
