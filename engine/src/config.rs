@@ -96,7 +96,15 @@ fn fitting(rows: u64, bytes: u64, most: usize, least: u64) -> usize {
     usize::try_from(fitting).unwrap_or(usize::MAX)
 }
 
+/// Least bytes of the histories of a step, so that short ones never shorten it.
+const HISTORY_BYTES_MIN: usize = 64 << 10;
+
 impl TabletConfig {
+    /// Returns the bytes of keys and deltas of one job step, for each of `inputs` rowsets. One row may have more.
+    pub fn step_history_bytes(&self, inputs: usize) -> usize {
+        (self.job_step_bytes / inputs.max(1)).max(HISTORY_BYTES_MIN)
+    }
+
     /// Returns the rows of one job step, for `rows` rows with `bytes` bytes in total.
     pub fn step_rows(&self, rows: u64, bytes: u64) -> usize {
         self.job_step_rows.min(fitting(rows, bytes, self.job_step_bytes, STEP_ROWS_MIN))

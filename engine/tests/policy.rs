@@ -5,6 +5,7 @@
 //! a rows=90/30s@7 3=10/5s@9 log=50        rows: bytes/age@first operation; deltas of rowset 3; retained log
 //! b frozen log=1200/800/1100 merge=1,2:500/64     log: all/anchored by memory/at the last checkpoint
 //! c major=4:250/32                        compactions: rowsets:lookups saved per thousand keys/bytes read and written
+//! d priority=-2                           the table's priority
 //! ----
 //! a: flush the rows
 //! ```
@@ -65,6 +66,7 @@ fn parse(line: &str) -> (String, MaintenanceInput) {
                 view.log_held_bytes = sizes.get(1).copied().unwrap_or(sizes[0]);
                 view.log_bytes_at_checkpoint = sizes.get(2).copied().unwrap_or(0);
             }
+            ("priority", priority) => view.priority = priority.parse().unwrap(),
             ("merge", merge) => view.merge = Some(parse_merge(merge, CompactionKind::RowSets)),
             ("major", merge) => view.merge = Some(parse_merge(merge, CompactionKind::MajorDelta)),
             ("minor", merge) => view.merge = Some(parse_merge(merge, CompactionKind::MinorDelta)),

@@ -1,8 +1,10 @@
 //! Transcripts of a replica over a disk in memory: `tests/replica/*.txt`.
 //!
 //! A `write` is one operation, its lines are rows. `scan` may name a snapshot by the number of the operation after it,
-//! an order, bounds. `restart` closes and opens, `crash` cuts the power first.
+//! an order, bounds. `restart` closes and opens, with other limits of cells and keys if it names them; `crash` cuts the
+//! power first.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use engine::config::TabletConfig;
@@ -80,7 +82,7 @@ fn run(world: &mut World, case: &datadriven::TestCase) -> Result<String> {
             return Ok(format!("keep from {}\n", replica.log_keep_from()));
         }
         "alter" => return alter(world, &case.input),
-        "restart" => world.reopen()?,
+        "restart" => restart(world, number("cell"), number("key"))?,
         "crash" => {
             world.open = None;
             world.disk.crash();
@@ -94,6 +96,7 @@ fn run(world: &mut World, case: &datadriven::TestCase) -> Result<String> {
             return Ok(format!("due {due:?}\n"));
         }
         "rowsets" => return Ok(rowsets(world)),
+        "choose" => return Ok(choice(world)),
         "stats" => {
             let stats = world.replica().tablet().stats();
             return Ok(format!("live={} disk_rowsets={}\n", stats.live_rows, stats.disk_rowsets));
@@ -101,6 +104,19 @@ fn run(world: &mut World, case: &datadriven::TestCase) -> Result<String> {
         other => panic!("unknown directive {other}"),
     }
     Ok(String::new())
+}
+
+/// Closes and opens the replica, with other limits of the bytes of cells and keys if they are given.
+fn restart(world: &mut World, cell_bytes: Option<u64>, key_bytes: Option<u64>) -> Result<()> {
+    let config = &mut world.config;
+    config.cell_bytes_max = cell_bytes.map_or(config.cell_bytes_max, |bytes| bytes as usize);
+    config.key_bytes_max = key_bytes.map_or(config.key_bytes_max, |bytes| bytes as usize);
+    world.reopen()
+}
+
+fn choice(world: &World) -> String {
+    let choice = world.replica().tablet().choose_compaction();
+    choice.map_or("nothing\n".to_string(), |choice| format!("{:?} {:?}\n", choice.kind, choice.rowsets))
 }
 
 /// Parses lines `name TYPE [nullable] [immutable] [key] [auto] [default=..]`; none for the plain schema.
@@ -132,11 +148,12 @@ fn column_of(id: u32, words: &[&str]) -> ColumnSchema {
     column
 }
 
-/// Applies `add <column line>` or `drop <name>`.
+/// Applies `add <column line>`, `drop <name>` or `config <name>=<value>`.
 fn alter(world: &mut World, input: &str) -> Result<String> {
     let tablet = world.replica().tablet().clone();
     let (schema, version) = (tablet.schema(), tablet.schema_version());
     let mut columns = schema.columns().to_vec();
+    let mut extra = BTreeMap::new();
     for line in input.lines() {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words[0] {
@@ -145,12 +162,15 @@ fn alter(world: &mut World, input: &str) -> Result<String> {
                 columns.push(column_of(id, &words[1..]));
             }
             "drop" => columns.retain(|column| column.name != words[1]),
+            "config" => {
+                let (name, value) = words[1].split_once('=').expect("a name and a value");
+                extra.insert(name.to_string(), value.to_string());
+            }
             other => panic!("unknown change {other}"),
         }
     }
     let schema = Box::new(Schema::new(columns, schema.num_key_columns())?);
-    let (table_name, extra) = ("t".to_string(), Default::default());
-    let op = Op::AlterSchema { schema, version: version + 1, table_name, extra };
+    let op = Op::AlterSchema { schema, version: version + 1, table_name: "t".to_string(), extra };
     world.run(op).result.map(|result| show_result(&result))
 }
 

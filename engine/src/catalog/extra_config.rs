@@ -4,10 +4,9 @@ use std::collections::BTreeMap;
 
 use super::error::{CatalogError, CatalogResult};
 use super::record::ExtraConfig;
+use crate::tablet::superblock::{DISABLE_COMPACTION as NO_COMPACTION, MAINTENANCE_PRIORITY as PRIORITY};
 
 const HISTORY: &str = "kudu.table.history_max_age_sec";
-const PRIORITY: &str = "kudu.table.maintenance_priority";
-const NO_COMPACTION: &str = "kudu.table.disable_compaction";
 
 impl ExtraConfig {
     /// Returns this configuration with `changes` applied; an empty value unsets its key.

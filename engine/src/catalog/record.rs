@@ -47,7 +47,7 @@ pub struct ExtraConfig {
     pub history_max_age_sec: Option<i32>,
     /// Priority in maintenance, higher first (`kudu.table.maintenance_priority`).
     pub maintenance_priority: Option<i32>,
-    /// `kudu.table.disable_compaction`.
+    /// True if tablets run no rowset and delta compactions (`kudu.table.disable_compaction`).
     pub disable_compaction: Option<bool>,
 }
 

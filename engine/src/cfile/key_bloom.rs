@@ -101,6 +101,11 @@ impl KeyBloomWriter {
         self.hashes.capacity() * size_of::<u64>() + keys + self.index.allocated()
     }
 
+    /// Bytes of the index of the chunks written so far.
+    pub fn index_bytes(&self) -> usize {
+        self.index.encoded_bytes()
+    }
+
     /// Adds the next key.
     pub fn push(&mut self, key: &[u8], out: &mut PageWriter) -> Result<()> {
         if self.hashes.is_empty() {

@@ -19,6 +19,9 @@ pub struct PageEntry {
     pub bounds: Option<(Vec<u8>, Vec<u8>)>,
 }
 
+/// Approximate bytes of an encoded entry without its bounds.
+const ENTRY_BYTES: usize = 16;
+
 /// All pages of a stream, by row.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct PageIndex {
@@ -65,6 +68,11 @@ impl PageIndex {
     /// Bytes of memory allocated while the index grows.
     pub fn allocated(&self) -> usize {
         self.bounds_bytes() + self.pages.capacity() * size_of::<PageEntry>()
+    }
+
+    /// Returns about the bytes that [`PageIndex::encode`] returns.
+    pub fn encoded_bytes(&self) -> usize {
+        self.bounds_bytes() + ENTRY_BYTES * self.pages.len()
     }
 
     fn bounds_bytes(&self) -> usize {

@@ -83,6 +83,11 @@ impl StreamWriter {
         self.pending.byte_size()
     }
 
+    /// Bytes of the index of the pages written so far.
+    pub fn index_bytes(&self) -> usize {
+        self.index.encoded_bytes()
+    }
+
     /// Bytes of memory allocated.
     pub fn allocated(&self) -> usize {
         let dictionary = self.dictionary.as_ref().map_or(0, DictionaryBuilder::allocated);

@@ -5,13 +5,13 @@ use std::sync::Arc;
 
 use super::interface::{Op, WriteOp};
 use super::log_payload::{CommitPayload, LoggedOp};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::ids::OpId;
 use crate::note::Note;
 use crate::raft::interface::kind;
 use crate::tablet::Tablet;
 use crate::tablet::apply::ApplyMode;
-use crate::tablet::prepared_batch::{PreparedBatch, prepare};
+use crate::tablet::prepared_batch::{PreparedBatch, RowAdmission, prepare};
 use crate::tablet::superblock::{Superblock, TabletSchema};
 use crate::tablet::writer::TabletWriter;
 use crate::time::Timestamp;
@@ -76,9 +76,15 @@ impl TabletApplier {
             .map_err(|error| error.context(format_args!("operation {}", record.op)))?;
         match op {
             Op::Write(WriteOp { columns, rows, indirect }) => {
-                let (schema, config) = (self.tablet.table_schema(), self.tablet.config());
-                match prepare(&schema, config, None, &columns, &rows, &indirect, auto_increment) {
+                let (schema, recorded) = (self.tablet.table_schema(), mode.recorded());
+                let limits = RowAdmission::Limits(self.tablet.config());
+                let admission = recorded.map_or(limits, RowAdmission::Recorded);
+                match prepare(&schema, admission, None, &columns, &rows, &indirect, auto_increment) {
                     Ok(prepared) => self.write(prepared, record, mode),
+                    Err(error) if recorded.is_some() => Err(Error::corrupt(format!(
+                        "operation {}: cannot be replayed, although the log records its result: {error}",
+                        record.op
+                    ))),
                     Err(error) => Ok(CommitPayload::Failed(error)),
                 }
             }

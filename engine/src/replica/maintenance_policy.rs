@@ -9,7 +9,8 @@
 //!   last     rowsets worth compacting   the compaction that saves the most lookups per byte read and written
 //! ```
 //!
-//! The cost of each is bounded beforehand: a compaction by its budget, a flush by the sizes above. *Not here:* the
+//! The cost of each is bounded beforehand: a compaction by its budget, a flush by the sizes above. A table's priority
+//! scales sizes, ages and gains in the last three choices, as in Kudu: the others protect the server. *Not here:* the
 //! choice of a tablet's rowsets to compact (`tablet::compaction_policy`).
 
 use std::cmp::Reverse;
@@ -41,6 +42,27 @@ pub struct MaintenanceInput {
     pub log_held_bytes: u64,
     /// The log's size in bytes after the log GC of the last checkpoint.
     pub log_bytes_at_checkpoint: u64,
+    /// The table's priority, from -5 to 5; values beyond count as the nearest of these.
+    pub priority: i32,
+}
+
+/// Weights of the priorities from -5 to 5, per mille: 1.1 to the power of the priority, as in Kudu.
+const WEIGHTS_PER_MILLE: [u32; 11] = [621, 683, 751, 826, 909, 1000, 1100, 1210, 1331, 1464, 1611];
+const PRIORITY_MAX: i32 = 5;
+
+impl MaintenanceInput {
+    /// Returns the factor, per mille, by which the table's priority scales the scores of its jobs.
+    fn weight(&self) -> u32 {
+        WEIGHTS_PER_MILLE[(self.priority.clamp(-PRIORITY_MAX, PRIORITY_MAX) + PRIORITY_MAX) as usize]
+    }
+
+    fn weigh_bytes(&self, bytes: u64) -> u128 {
+        u128::from(bytes) * u128::from(self.weight())
+    }
+
+    fn weigh_age(&self, age: Duration) -> u128 {
+        age.as_nanos() * u128::from(self.weight())
+    }
 }
 
 /// Unflushed deltas of one DiskRowSet.
@@ -72,10 +94,11 @@ pub fn choose(tablets: &[MaintenanceInput], config: &TabletConfig, memory_short:
 /// the sum of lookups falls as fast as possible.
 fn best_merge(tablets: &[MaintenanceInput]) -> Option<ChosenJob> {
     let merges = tablets.iter().enumerate().filter_map(|(i, tablet)| Some((i, tablet.merge.as_ref()?)));
-    let worth = |merge: &CompactionChoice| {
-        (i128::from(merge.gain) * i128::from(compaction_policy::WHOLE)) / i128::from(merge.bytes.max(1))
+    let worth = |i: usize, merge: &CompactionChoice| {
+        let gain = i128::from(merge.gain) * i128::from(compaction_policy::WHOLE);
+        gain / i128::from(merge.bytes.max(1)) * i128::from(tablets[i].weight())
     };
-    let best = merges.min_by_key(|(i, merge)| (Reverse(worth(merge)), *i));
+    let best = merges.min_by_key(|(i, merge)| (Reverse(worth(*i, merge)), *i));
     best.map(|(i, merge)| (i, compaction_job(merge)))
 }
 
@@ -127,33 +150,36 @@ fn log_holder(tablet: &MaintenanceInput, config: &TabletConfig) -> Option<JobKin
     }
 }
 
-/// Selects the largest of the stores above their limits.
+/// Selects the largest of the stores above their limits, scaled by priority.
 fn too_large(tablets: &[MaintenanceInput], config: &TabletConfig) -> Option<ChosenJob> {
     let (rows_max, deltas_max) = (config.mrs_flush_bytes as u64, config.dms_flush_bytes as u64);
     let large = tablets.iter().enumerate().flat_map(|(i, tablet)| {
         let rows = (tablet.rows_bytes >= rows_max && tablet.rows_age.is_some()).then_some((
-            tablet.rows_bytes,
+            tablet.weigh_bytes(tablet.rows_bytes),
             i,
             JobKind::FlushRows,
         ));
         let deltas = tablet.deltas.iter().filter(move |deltas| deltas.bytes >= deltas_max);
-        let deltas = deltas.map(move |deltas| (deltas.bytes, i, JobKind::FlushDeltas(deltas.rowset)));
+        let deltas = deltas
+            .map(move |deltas| (tablet.weigh_bytes(deltas.bytes), i, JobKind::FlushDeltas(deltas.rowset)));
         rows.into_iter().chain(deltas)
     });
-    let largest = large.min_by_key(|(bytes, i, _)| (Reverse(*bytes), *i));
+    let largest = large.min_by_key(|(score, i, _)| (Reverse(*score), *i));
     largest.map(|(_, i, kind)| (i, kind))
 }
 
-/// Selects the oldest of the stores above their age limits.
+/// Selects the oldest of the stores above their age limits, scaled by priority.
 fn too_old(tablets: &[MaintenanceInput], config: &TabletConfig) -> Option<ChosenJob> {
     let rows_max = Duration::from_millis(config.mrs_flush_age_ms);
     let deltas_max = Duration::from_millis(config.dms_flush_age_ms);
     let old = tablets.iter().enumerate().flat_map(|(i, tablet)| {
-        let rows = tablet.rows_age.filter(|age| *age >= rows_max).map(|age| (age, i, JobKind::FlushRows));
+        let rows = tablet.rows_age.filter(|age| *age >= rows_max);
+        let rows = rows.map(|age| (tablet.weigh_age(age), i, JobKind::FlushRows));
         let deltas = tablet.deltas.iter().filter(move |deltas| deltas.age >= deltas_max);
-        let deltas = deltas.map(move |deltas| (deltas.age, i, JobKind::FlushDeltas(deltas.rowset)));
+        let deltas =
+            deltas.map(move |deltas| (tablet.weigh_age(deltas.age), i, JobKind::FlushDeltas(deltas.rowset)));
         rows.into_iter().chain(deltas)
     });
-    let oldest = old.min_by_key(|(age, i, _)| (Reverse(*age), *i));
+    let oldest = old.min_by_key(|(score, i, _)| (Reverse(*score), *i));
     oldest.map(|(_, i, kind)| (i, kind))
 }

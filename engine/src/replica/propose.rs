@@ -8,7 +8,7 @@ use crate::error::{Error, Result};
 use crate::ids::OpId;
 use crate::raft::interface::kind;
 use crate::schema::{ColumnSchema, Schema};
-use crate::tablet::prepared_batch::{PartitionCheck, PreparedBatch, prepare};
+use crate::tablet::prepared_batch::{PartitionCheck, PreparedBatch, RowAdmission, prepare};
 use crate::time::Timestamp;
 
 impl Replica {
@@ -86,7 +86,8 @@ impl Replica {
         }
         let home = PartitionCheck { schema: &tablet.partition_schema, partition: &tablet.partition };
         let WriteOp { columns, rows, indirect } = write;
-        prepare(&schema, tablet.config(), Some(home), columns, rows, indirect, self.last_auto_increment())
+        let admission = RowAdmission::Limits(tablet.config());
+        prepare(&schema, admission, Some(home), columns, rows, indirect, self.last_auto_increment())
     }
 
     /// The last auto-increment value assigned by this leader, or by an earlier one whose operations it has applied.

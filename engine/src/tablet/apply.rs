@@ -134,7 +134,13 @@ pub enum ApplyMode<'a> {
     },
 }
 
-impl ApplyMode<'_> {
+impl<'a> ApplyMode<'a> {
+    /// Returns the operation's outcome that the log records.
+    pub fn recorded(self) -> Option<&'a WriteResult> {
+        let ApplyMode::Replay { recorded, .. } = self else { return None };
+        recorded
+    }
+
     /// Returns true if the log records that this row had no effect.
     fn had_no_effect(&self, index: u32) -> bool {
         let ApplyMode::Replay { recorded: Some(outcome), .. } = self else { return false };

@@ -122,8 +122,9 @@ pub struct DeltaBatch {
 struct Delta {
     ts: Timestamp,
     row: RowId,
-    start: u32,
     len: u32,
+    /// Not a `u32`, unlike in a page: deltas collected from several stores may have more than 4 GiB.
+    start: u64,
 }
 
 impl DeltaBatch {
@@ -132,8 +133,13 @@ impl DeltaBatch {
         self.entries.capacity() * size_of::<Delta>() + self.bytes.capacity()
     }
 
+    /// Returns the bytes of memory used.
+    pub fn byte_size(&self) -> usize {
+        size_of_val(&self.entries[..]) + self.bytes.len()
+    }
+
     pub fn push(&mut self, row: RowId, ts: Timestamp, change: &[u8]) {
-        self.entries.push(Delta { ts, row, start: self.bytes.len() as u32, len: change.len() as u32 });
+        self.entries.push(Delta { ts, row, start: self.bytes.len() as u64, len: change.len() as u32 });
         self.bytes.extend_from_slice(change);
     }
 
@@ -151,7 +157,7 @@ impl DeltaBatch {
 
     /// Returns the deltas at these indexes.
     pub(super) fn slice(&self, indexes: Range<usize>) -> impl Iterator<Item = (RowId, Timestamp, &[u8])> {
-        let change = |delta: &Delta| &self.bytes[delta.start as usize..(delta.start + delta.len) as usize];
+        let change = |delta: &Delta| &self.bytes[delta.start as usize..][..delta.len as usize];
         self.entries[indexes].iter().map(move |delta| (delta.row, delta.ts, change(delta)))
     }
 
@@ -162,9 +168,14 @@ impl DeltaBatch {
         start..start + len
     }
 
+    /// Returns the deltas of these rows. The batch must be ordered by row.
+    pub(super) fn of(&self, rows: &Range<RowId>) -> impl Iterator<Item = (RowId, Timestamp, &[u8])> {
+        self.slice(self.indexes_of(rows))
+    }
+
     /// Appends to `out` the deltas of `rows` within `times`.
     pub(super) fn copy_to(&self, rows: &Range<RowId>, times: TimeRange, out: &mut DeltaBatch) {
-        let within = self.slice(self.indexes_of(rows)).filter(|(_, ts, _)| times.contains(*ts));
+        let within = self.of(rows).filter(|(_, ts, _)| times.contains(*ts));
         within.for_each(|(row, ts, change)| out.push(row, ts, change));
     }
 
@@ -240,10 +251,10 @@ impl DeltaPage {
         };
         let mut start = 0;
         for ((row, ts), len) in rows.into_iter().zip(times).zip(lengths) {
-            page.deltas.entries.push(Delta { ts, row, start, len });
-            let change = RowChange::parse(&page.deltas.bytes[start as usize..(start + len) as usize])?;
+            page.deltas.entries.push(Delta { ts, row, len, start });
+            let change = RowChange::parse(&page.deltas.bytes[start as usize..][..len as usize])?;
             page.changed.add(&change);
-            start += len;
+            start += u64::from(len);
         }
         Ok(page)
     }

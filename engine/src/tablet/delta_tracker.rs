@@ -56,19 +56,26 @@ impl RowsetDeltas {
         Ok(RowDeltas::new(rows, before, diff_from, undo, redo))
     }
 
-    /// Returns all UNDO deltas of `rows`, newest first within a row, and the REDO deltas below `before`, oldest first;
-    /// both by row.
-    pub fn history(&self, rows: Range<RowId>, before: Timestamp) -> Result<(DeltaBatch, DeltaBatch)> {
-        let undo = self.undo(&rows, Timestamp::MIN, None)?;
+    /// Returns the REDO deltas of `rows` below `before`, by row and oldest first within a row. If they have more than
+    /// `bytes_max` bytes, some are missing.
+    pub(super) fn collect_redo(
+        &self,
+        rows: &Range<RowId>,
+        before: Timestamp,
+        bytes_max: usize,
+    ) -> Result<DeltaBatch> {
         let (up_to, mut redo) = (TimeRange::before(before), DeltaBatch::default());
         for file in &self.redo {
-            file.collect(rows.clone(), up_to, &mut redo)?;
+            file.collect_within(rows, up_to, None, bytes_max, &mut redo)?;
+        }
+        if redo.byte_size() > bytes_max {
+            return Ok(redo);
         }
         for store in self.frozen.iter().chain([&self.recent]) {
             store.collect(rows.clone(), up_to, &mut redo);
         }
         redo.sort(DeltaDirection::Redo);
-        Ok((undo, redo))
+        Ok(redo)
     }
 
     /// Returns the row at `before` as far as deltas determine it, for a scan of `columns`, `keys` of which are in
@@ -108,9 +115,21 @@ impl RowsetDeltas {
 
     /// Returns the UNDO deltas of `rows` back to `from`, newest first within a row.
     fn undo(&self, rows: &Range<RowId>, from: Timestamp, columns: Option<&[ColumnId]>) -> Result<DeltaBatch> {
-        let (times, mut undo) = (TimeRange::from(from), DeltaBatch::default());
+        self.collect_undo(rows, TimeRange::from(from), columns, usize::MAX)
+    }
+
+    /// Returns the UNDO deltas of `rows` within `times`, by row and newest first within a row. If they have more than
+    /// `bytes_max` bytes, some are missing.
+    pub(super) fn collect_undo(
+        &self,
+        rows: &Range<RowId>,
+        times: TimeRange,
+        columns: Option<&[ColumnId]>,
+        bytes_max: usize,
+    ) -> Result<DeltaBatch> {
+        let mut undo = DeltaBatch::default();
         for file in &self.undo {
-            file.for_each_page(rows, times, columns, |page| page.deltas.copy_to(rows, times, &mut undo))?;
+            file.collect_within(rows, times, columns, bytes_max, &mut undo)?;
         }
         if self.undo.len() > 1 {
             undo.sort(DeltaDirection::Undo);

@@ -148,6 +148,12 @@ impl DeltaWriter {
         self.pending.bytes_len() + 16 * self.pending.len()
     }
 
+    /// Returns about the bytes of the index of the pages written so far.
+    pub fn index_bytes(&self) -> usize {
+        let columns: usize = self.changed.iter().map(ChangedColumns::allocated).sum();
+        self.index.len() * size_of::<DeltaEntry>() + columns
+    }
+
     /// Appends a delta; `Invalid` if it is out of order. One operation may have changed a row several times.
     pub fn push(&mut self, row: RowId, ts: Timestamp, change: &[u8], out: &mut PageWriter) -> Result<()> {
         let in_order = self.last.is_none_or(|(last_row, last_ts)| match self.direction {
@@ -261,7 +267,23 @@ impl DeltaReader {
 
     /// Appends to `out` the deltas of `rows` within `times`, in order.
     pub fn collect(&self, rows: Range<RowId>, times: TimeRange, out: &mut DeltaBatch) -> Result<()> {
-        self.for_each_page(&rows, times, None, |page| page.deltas.copy_to(&rows, times, out))
+        self.collect_within(&rows, times, None, usize::MAX, out)
+    }
+
+    /// Like [`DeltaReader::collect`], but ends after the page with which `out` has more than `bytes_max` bytes. Takes
+    /// `columns` like [`DeltaReader::for_each_page`].
+    pub(super) fn collect_within(
+        &self,
+        rows: &Range<RowId>,
+        times: TimeRange,
+        columns: Option<&[ColumnId]>,
+        bytes_max: usize,
+        out: &mut DeltaBatch,
+    ) -> Result<()> {
+        self.visit_pages(rows, times, columns, |page| {
+            page.deltas.copy_to(rows, times, out);
+            out.byte_size() <= bytes_max
+        })
     }
 
     /// Calls `visit` with the pages that may have deltas of `rows` within `times`, in order. With `columns`, pages that
@@ -273,6 +295,20 @@ impl DeltaReader {
         columns: Option<&[ColumnId]>,
         mut visit: impl FnMut(Arc<DeltaPage>),
     ) -> Result<()> {
+        self.visit_pages(rows, times, columns, |page| {
+            visit(page);
+            true
+        })
+    }
+
+    /// Like [`DeltaReader::for_each_page`], until `visit` returns false.
+    fn visit_pages(
+        &self,
+        rows: &Range<RowId>,
+        times: TimeRange,
+        columns: Option<&[ColumnId]>,
+        mut visit: impl FnMut(Arc<DeltaPage>) -> bool,
+    ) -> Result<()> {
         if !self.concerns(times) || rows.is_empty() {
             return Ok(());
         }
@@ -282,8 +318,9 @@ impl DeltaReader {
             if entry.first_row >= rows.end {
                 break;
             }
-            if times.overlaps(entry.oldest, entry.newest) && index.concerns(i, columns) {
-                visit(self.page(i, entry.at)?);
+            let is_needed = times.overlaps(entry.oldest, entry.newest) && index.concerns(i, columns);
+            if is_needed && !visit(self.page(i, entry.at)?) {
+                break;
             }
         }
         Ok(())

@@ -19,6 +19,7 @@ use super::column_file::ColumnFileMeta;
 use super::column_spec::column_spec;
 use super::deltafile::{DeltaDirection, DeltaMeta, DeltaWriter};
 use super::rowset::RowSetId;
+use crate::cfile::compress::PAGE_BYTES_MAX;
 use crate::cfile::key_bloom::KeyBloomWriter;
 use crate::cfile::page_file::{FileKind, PageOwner, PageWriter, SealedFile, stream, sync_all};
 use crate::cfile::writer::{StreamMeta, StreamSpec, StreamWriter};
@@ -29,6 +30,9 @@ use crate::ids::{ColumnId, RowId};
 use crate::schema::row_block::RowBlock;
 use crate::schema::{ColumnSchema, Compression, Encoding, PhysicalType, Schema};
 use crate::time::Timestamp;
+
+/// Bytes of an index at which the file ends. The rest of the page's limit is for the rows of one step.
+const INDEX_BYTES_MAX: usize = PAGE_BYTES_MAX / 4;
 
 /// Superblock entry of a delta file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -206,7 +210,20 @@ impl DiskRowSetWriter {
     pub fn size_bytes(&self) -> u64 {
         let pending: usize = self.columns.iter().chain(&self.keys).map(StreamWriter::pending_bytes).sum();
         let deltas = self.undo.pending_bytes() + self.redo.pending_bytes();
-        self.out.len() + (pending + deltas) as u64
+        let indexes: usize = self.index_bytes().sum();
+        self.out.len() + (pending + deltas + indexes) as u64
+    }
+
+    /// Returns true if the file should end here although it is small: an index is one page, whose size is limited.
+    pub fn has_large_index(&self) -> bool {
+        self.index_bytes().any(|bytes| bytes >= INDEX_BYTES_MAX)
+    }
+
+    /// Returns the bytes of the index of each stream. Key streams have whole keys there, so their indexes can be longer
+    /// than their compressed pages.
+    fn index_bytes(&self) -> impl Iterator<Item = usize> {
+        let streams = self.columns.iter().chain(&self.keys).map(StreamWriter::index_bytes);
+        streams.chain([self.bloom.index_bytes(), self.undo.index_bytes(), self.redo.index_bytes()])
     }
 
     /// Writes pending pages and makes the file durable; see [`DiskRowSetWriter::seal`].

@@ -82,7 +82,8 @@ impl RollingRowSetWriter {
     /// call only, so it must be called once per small batch.
     pub fn writer(&mut self) -> Result<(usize, &mut DiskRowSetWriter)> {
         let limit = self.tablet.config().rowset_roll_bytes;
-        if self.writer.as_ref().is_some_and(|writer| writer.size_bytes() >= limit) {
+        let is_full = |writer: &DiskRowSetWriter| writer.size_bytes() >= limit || writer.has_large_index();
+        if self.writer.as_ref().is_some_and(is_full) {
             self.roll()?;
         }
         let number = self.finished.len();
@@ -91,6 +92,11 @@ impl RollingRowSetWriter {
             None => self.begin()?,
         };
         Ok((number, self.writer.insert(writer)))
+    }
+
+    /// Returns the bytes of keys and deltas after which a step must end, so that they count towards the size limit.
+    pub fn step_history_bytes(&self) -> usize {
+        self.tablet.config().step_history_bytes(1)
     }
 
     fn begin(&mut self) -> Result<DiskRowSetWriter> {
@@ -188,12 +194,13 @@ impl MemRowSetFlush {
         self.roller.allocated() + self.relocations.capacity() * size_of::<RowRelocation>() + self.step_bytes
     }
 
-    /// Copies up to `rows` rows. Returns true if there are more.
+    /// Copies up to `rows` rows, fewer if they or their histories are long. Returns true if there are more.
     pub fn step(&mut self, rows: usize) -> Result<bool> {
         let Some(from) = self.resume_key.take() else { return Ok(false) };
-        let (histories, next) = self.mrs.histories(&from, self.at.next(), rows);
+        let limits = (rows, self.roller.step_history_bytes());
+        let (histories, next) = self.mrs.histories(&from, self.at.next(), limits);
         self.resume_key = next;
-        self.step_bytes = histories.block.allocated();
+        self.step_bytes = histories.block.allocated() + histories.history_bytes;
         let (rowset, writer) = self.roller.writer()?;
         let first = writer.rows();
         let keys: Vec<&[u8]> = histories.rows.iter().map(|row| row.key.as_slice()).collect();

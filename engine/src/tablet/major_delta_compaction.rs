@@ -22,9 +22,9 @@ use super::Tablet;
 use super::column_file::{ColumnFileMeta, ColumnFileWriter};
 use super::delta_compaction::DeltaCompaction;
 use super::delta_tracker::RowsetDeltas;
-use super::deltafile::DeltaBatch;
 use super::diskrowset::{DiskRowSet, RowSetMeta};
 use super::diskrowset_scan::DiskRowSetScan;
+use super::history_window::HistoryWindow;
 use super::rowset::{RowSetScan, RowSetScanSpec};
 use super::superblock::TabletSchema;
 use crate::cfile::page_file::PageOwner;
@@ -52,6 +52,8 @@ pub struct MajorDeltaCompaction {
     /// Columns that are written, by their index in the table's schema.
     columns: BTreeSet<usize>,
     stage: Stage,
+    /// Bounds the deltas of a step.
+    window: HistoryWindow,
     /// Bytes that the last step allocated temporarily.
     step_bytes: usize,
 }
@@ -59,11 +61,41 @@ pub struct MajorDeltaCompaction {
 enum Stage {
     /// Reading deltas to find the columns that they set, from the given row on.
     Reading(RowId),
-    Writing {
-        scan: Option<Box<DiskRowSetScan>>,
-        writer: Box<ColumnFileWriter>,
-    },
+    Writing(Box<Output>),
     Done,
+}
+
+/// The file being written, and the rows that go into it next.
+struct Output {
+    scan: Option<DiskRowSetScan>,
+    writer: ColumnFileWriter,
+    /// The last block of the scan, and the number of its rows that are written.
+    block: RowBlock,
+    written: usize,
+}
+
+impl Output {
+    fn allocated(&self) -> usize {
+        let scan = self.scan.as_ref().map_or(0, |scan| scan.allocated());
+        self.writer.allocated() + scan + self.block.allocated()
+    }
+
+    /// Reads the next block, of `rows` rows, if the last one is written. Returns false when there are none left.
+    fn fill(&mut self, rows: usize, rowset_rows: u32) -> Result<bool> {
+        if self.written < self.block.rows {
+            return Ok(true);
+        }
+        let block = match &mut self.scan {
+            Some(scan) => scan.next()?.map(|scanned| scanned.block),
+            None => {
+                let left = ((rowset_rows - self.writer.rows()) as usize).min(rows.max(1));
+                (left > 0).then(|| RowBlock { rows: left, columns: Vec::new() })
+            }
+        };
+        let Some(block) = block else { return Ok(false) };
+        (self.block, self.written) = (block, 0);
+        Ok(true)
+    }
 }
 
 /// A delta of a batch.
@@ -82,6 +114,7 @@ impl MajorDeltaCompaction {
         let of = |id: &ColumnId| schema.schema.index_of_id(*id);
         let columns = meta.column_file.iter().flat_map(|file| &file.columns).filter_map(of).collect();
         let (tablet, mark, stage) = (tablet.clone(), tablet.history_mark(), Stage::Reading(0));
+        let window = HistoryWindow::new(tablet.config().step_history_bytes(1));
         MajorDeltaCompaction {
             data,
             tablet,
@@ -93,6 +126,7 @@ impl MajorDeltaCompaction {
             path,
             columns,
             stage,
+            window,
             step_bytes: 0,
         }
     }
@@ -109,15 +143,11 @@ impl MajorDeltaCompaction {
         Ok(true)
     }
 
-    /// Returns the deltas of some rows: UNDOs of the column file, and REDOs.
-    fn changes(&self, rows: Range<RowId>) -> Result<(DeltaBatch, DeltaBatch)> {
-        self.deltas.history(rows, Timestamp::MAX)
-    }
-
-    fn read_next_batch(&mut self, rows: Range<RowId>) -> Result<()> {
-        let (undo, redo) = self.changes(rows)?;
-        self.step_bytes = undo.allocated() + redo.allocated();
-        let entries: Vec<Entry<'_>> = redo.iter().collect();
+    /// Reads the REDO deltas of the first of `rows`. Returns the next row.
+    fn read_next_batch(&mut self, rows: &Range<RowId>) -> Result<RowId> {
+        let history = self.window.redo(&self.deltas, rows)?;
+        let entries: Vec<Entry<'_>> = history.redo.iter().collect();
+        self.step_bytes = history.allocated() + size_of_val(&entries[..]);
         for changes in entries.chunk_by(|a, b| a.0 == b.0) {
             if self.is_foldable(changes)? {
                 for (_, _, change) in changes {
@@ -126,7 +156,7 @@ impl MajorDeltaCompaction {
                 }
             }
         }
-        Ok(())
+        Ok(history.rows.end)
     }
 
     /// Creates the file, and the scan of the columns that go into it.
@@ -137,43 +167,33 @@ impl MajorDeltaCompaction {
         let config = &self.tablet.config().columns;
         let writer = ColumnFileWriter::new(self.data.clone(), &self.path, identity, &columns, config)?;
         let spec = RowSetScanSpec::latest(columns.into_iter().map(Into::into).collect(), rows);
-        let scan =
-            (!spec.columns.is_empty()).then(|| self.rowset.scan_base(spec).map(Box::new)).transpose()?;
-        Ok(Stage::Writing { scan, writer: Box::new(writer) })
+        let scan = (!spec.columns.is_empty()).then(|| self.rowset.scan_base(spec)).transpose()?;
+        Ok(Stage::Writing(Box::new(Output { scan, writer, block: RowBlock::default(), written: 0 })))
     }
 
-    /// Writes the next rows. Returns false when there are none left, and the bytes of memory allocated.
-    fn write(
-        &self,
-        scan: Option<&mut DiskRowSetScan>,
-        writer: &mut ColumnFileWriter,
-        rows: usize,
-    ) -> Result<(bool, usize)> {
-        let first = writer.rows();
-        let old = match scan {
-            Some(scan) => scan.next()?.map(|scanned| scanned.block),
-            None => {
-                let left = ((self.meta.rows - first) as usize).min(rows.max(1));
-                (left > 0).then(|| RowBlock { rows: left, columns: Vec::new() })
-            }
-        };
-        let Some(old) = old else { return Ok((false, 0)) };
-        let rows = first..first + old.rows as u32;
-        let (undo, redo) = self.changes(rows.clone())?;
-        let changes = undo.allocated() + redo.allocated();
-        let (undo, redo): (Vec<_>, Vec<_>) = (undo.iter().collect(), redo.iter().collect());
+    /// Writes the next rows: up to `rows`, and as many as the window allows. Returns false when there are none left.
+    fn write(&mut self, output: &mut Output, rows: usize) -> Result<bool> {
+        if !output.fill(rows, self.meta.rows)? {
+            return Ok(false);
+        }
+        let Output { writer, block: old, written, .. } = output;
+        let first = writer.rows() - *written as u32;
+        let rows = writer.rows()..first + old.rows as u32;
+        let history = self.window.history(&self.deltas, &rows, Timestamp::MAX)?;
+        let (undo, redo): (Vec<_>, Vec<_>) = (history.undo.iter().collect(), history.redo.iter().collect());
+        let entries = size_of_val(&undo[..]) + size_of_val(&redo[..]);
         let (mut undo, mut redo) = (&undo[..], &redo[..]);
         let mut new =
             RowBlock { rows: 0, columns: old.columns.iter().map(ColumnBlock::empty_like).collect() };
-        for row in rows {
+        for row in history.rows.clone() {
             let (before, changes) = (take_row(&mut undo, row), take_row(&mut redo, row));
             let at = (row - first) as usize;
             let mut undos = Vec::new();
             if changes.is_empty() || !self.is_foldable(changes)? {
-                new.extend(&old, at, 1);
+                new.extend(old, at, 1);
                 changes.iter().try_for_each(|(_, ts, change)| writer.redo(row, *ts, change))?;
             } else {
-                self.fold_deltas(changes, &old, at, &mut new, &mut undos)?;
+                self.fold_deltas(changes, old, at, &mut new, &mut undos)?;
             }
             let older_undos = before.iter().map(|(_, ts, change)| (*ts, change.to_vec()));
             for (ts, change) in undos.into_iter().rev().chain(older_undos).filter(|(ts, _)| *ts >= self.mark)
@@ -182,7 +202,9 @@ impl MajorDeltaCompaction {
             }
         }
         writer.append(&new)?;
-        Ok((true, changes + old.allocated() + new.allocated()))
+        *written += new.rows;
+        self.step_bytes = history.allocated() + entries + new.allocated();
+        Ok(true)
     }
 
     /// Appends a row's newest cells to `new`, and the UNDO deltas from them to `undos`, oldest first.
@@ -232,14 +254,12 @@ impl DeltaCompaction for MajorDeltaCompaction {
         match std::mem::replace(&mut self.stage, Stage::Done) {
             Stage::Reading(row) if row < self.meta.rows => {
                 let end = self.meta.rows.min(row.saturating_add(rows.max(1) as u32));
-                self.read_next_batch(row..end)?;
-                self.stage = Stage::Reading(end);
+                self.stage = Stage::Reading(self.read_next_batch(&(row..end))?);
             }
             Stage::Reading(_) => self.stage = self.begin(rows)?,
-            Stage::Writing { mut scan, mut writer } => {
-                let (more, bytes) = self.write(scan.as_deref_mut(), &mut writer, rows)?;
-                self.step_bytes = bytes;
-                self.stage = Stage::Writing { scan, writer };
+            Stage::Writing(mut output) => {
+                let more = self.write(&mut output, rows)?;
+                self.stage = Stage::Writing(output);
                 return Ok(more);
             }
             Stage::Done => {}
@@ -248,15 +268,15 @@ impl DeltaCompaction for MajorDeltaCompaction {
     }
 
     fn allocated(&self) -> usize {
-        let Stage::Writing { scan, writer } = &self.stage else { return self.step_bytes };
-        self.step_bytes + writer.allocated() + scan.as_ref().map_or(0, |scan| scan.allocated())
+        let Stage::Writing(output) = &self.stage else { return self.step_bytes };
+        self.step_bytes + output.allocated()
     }
 
     fn finish(&mut self) -> Result<RowSetMeta> {
-        let Stage::Writing { writer, .. } = std::mem::replace(&mut self.stage, Stage::Done) else {
+        let Stage::Writing(output) = std::mem::replace(&mut self.stage, Stage::Done) else {
             return Err(Error::invalid(format!("{}: not completely written", self.path)));
         };
-        let file = writer.finish()?;
+        let file = output.writer.finish()?;
         let mut meta = RowSetMeta::clone(&self.meta);
         let old: u64 = meta.delta_files.iter().map(|delta| delta.bytes).sum();
         let older = meta.column_file.as_ref().map_or(0, |file: &ColumnFileMeta| file.bytes);

@@ -15,15 +15,17 @@ use std::sync::Arc;
 
 use super::Tablet;
 use super::delta_compaction::DeltaCompaction;
-use super::deltafile::{DeltaBatch, DeltaDirection, DeltaReader, DeltaWriter, TimeRange};
+use super::delta_tracker::RowsetDeltas;
+use super::deltafile::{DeltaDirection, DeltaWriter};
+use super::deltamemstore::DeltaMemStore;
 use super::diskrowset::{DeltaFileMeta, DiskRowSet, RowSetMeta};
+use super::history_window::HistoryWindow;
 use crate::cfile::page_file::{FileKind, PageOwner, PageWriter};
 use crate::disk::Disk;
 use crate::error::{Error, Result};
 use crate::ids::RowId;
 use crate::note::Note;
 use crate::observer::ObserverHandle;
-use crate::time::Timestamp;
 
 /// A minor delta compaction in progress.
 pub struct MinorDeltaCompaction {
@@ -32,8 +34,9 @@ pub struct MinorDeltaCompaction {
     page_bytes: usize,
     rowset: Arc<DiskRowSet>,
     meta: Arc<RowSetMeta>,
-    /// The delta files, oldest first.
-    inputs: Vec<Arc<DeltaReader>>,
+    /// The delta files, without other deltas of the rowset.
+    inputs: RowsetDeltas,
+    window: HistoryWindow,
     path: String,
     /// The new file, once the first step has created it.
     output: Option<(PageWriter, DeltaWriter)>,
@@ -47,13 +50,16 @@ impl MinorDeltaCompaction {
     /// Creates a compaction into the file `path`.
     pub fn new(data: Arc<dyn Disk>, tablet: &Tablet, rowset: Arc<DiskRowSet>, path: String) -> Self {
         let (meta, mut deltas) = rowset.delta_file_state();
+        // The deltas of the column file precede those of the delta files.
+        let redo = deltas.redo.split_off(deltas.redo.len() - meta.delta_files.len());
+        let recent = Arc::new(DeltaMemStore::default());
         MinorDeltaCompaction {
             data,
             owner: PageOwner { tablet: tablet.tablet, rowset: meta.id },
             page_bytes: tablet.config().columns.delta_page_bytes,
             rowset,
-            // The deltas of the column file precede those of the delta files.
-            inputs: deltas.redo.split_off(deltas.redo.len() - meta.delta_files.len()),
+            inputs: RowsetDeltas { undo: Vec::new(), redo, frozen: None, recent },
+            window: HistoryWindow::new(tablet.config().step_history_bytes(1)),
             meta,
             path,
             output: None,
@@ -63,7 +69,7 @@ impl MinorDeltaCompaction {
     }
 
     fn input_count(&self) -> u64 {
-        self.inputs.iter().map(|file| file.meta().count).sum()
+        self.inputs.redo.iter().map(|file| file.meta().count).sum()
     }
 }
 
@@ -89,16 +95,12 @@ impl DeltaCompaction for MinorDeltaCompaction {
             }
         };
         let end = self.meta.rows.min(self.next.saturating_add(rows.max(1) as u32));
-        let mut batch = DeltaBatch::default();
-        for file in &self.inputs {
-            file.collect(self.next..end, TimeRange::from(Timestamp::MIN), &mut batch)?;
-        }
         // Several deltas of one operation are in one file, and keep their order.
-        batch.sort(DeltaDirection::Redo);
-        self.step_bytes = batch.allocated();
-        batch.iter().try_for_each(|(row, ts, change)| writer.push(row, ts, change, out))?;
-        self.next = end;
-        Ok(end < self.meta.rows)
+        let history = self.window.redo(&self.inputs, &(self.next..end))?;
+        self.step_bytes = history.allocated();
+        history.redo.iter().try_for_each(|(row, ts, change)| writer.push(row, ts, change, out))?;
+        self.next = history.rows.end;
+        Ok(self.next < self.meta.rows)
     }
 
     fn allocated(&self) -> usize {
@@ -129,6 +131,6 @@ impl DeltaCompaction for MinorDeltaCompaction {
     }
 
     fn note(&self, created: &RowSetMeta) -> Note {
-        Note::MergedDeltas { rowset: created.id, files: self.inputs.len() }
+        Note::MergedDeltas { rowset: created.id, files: self.inputs.redo.len() }
     }
 }

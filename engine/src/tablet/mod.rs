@@ -48,6 +48,7 @@ mod diskrowset_scan;
 mod diskrowset_tests;
 mod diskrowset_writer;
 pub mod flush;
+mod history_window;
 mod key_range_split;
 pub mod major_delta_compaction;
 pub mod memrowset;
@@ -433,9 +434,12 @@ impl Tablet {
         }
     }
 
-    /// Returns the compaction with the highest gain; `None` if no gain is large enough.
+    /// Returns the compaction with the highest gain; `None` if no gain is large enough, or the table disables them.
     pub fn choose_compaction(&self) -> Option<CompactionChoice> {
         let (state, mark) = (self.state(), self.history_mark());
+        if state.schema.is_compaction_disabled() {
+            return None;
+        }
         let mut last = self.last_evaluation.lock();
         last.choice(&state.disk, mark, &CompactionLimits::from(self.config()))
     }

@@ -11,6 +11,7 @@
 
 use std::sync::Arc;
 
+use super::apply::WriteResult;
 use super::superblock::TabletSchema;
 use crate::config::TabletConfig;
 use crate::error::{Error, Result};
@@ -19,7 +20,7 @@ use crate::schema::key::encode_key;
 use crate::schema::partition::{Partition, PartitionSchema, Partitioner};
 use crate::schema::row_change::RowChangeBuilder;
 use crate::schema::row_ops::{
-    ClientCell, ClientColumn, RowError, RowOp, RowOpKind, RowOpLimits, RowOpsReader,
+    ClientCell, ClientColumn, RowError, RowErrorCode, RowOp, RowOpKind, RowOpLimits, RowOpsReader,
 };
 
 /// One row of a batch, at offset `at` of its arena.
@@ -88,6 +89,41 @@ pub struct PartitionCheck<'a> {
     pub partition: &'a Partition,
 }
 
+/// Decision which rows fail whatever the tablet contains.
+#[derive(Clone, Copy)]
+pub enum RowAdmission<'a> {
+    /// Rows above the server's limits fail.
+    Limits(&'a TabletConfig),
+    /// The rows that failed when the batch was first decoded, which the log records. The server may have had other
+    /// limits then.
+    Recorded(&'a WriteResult),
+}
+
+impl RowAdmission<'_> {
+    fn limits(self) -> RowOpLimits {
+        match self {
+            RowAdmission::Limits(config) => {
+                RowOpLimits { cell_bytes_max: config.cell_bytes_max, key_bytes_max: config.key_bytes_max }
+            }
+            RowAdmission::Recorded(_) => RowOpLimits::UNLIMITED,
+        }
+    }
+
+    /// Returns the error of a row that fails before the tablet is read, and so takes no auto-increment value. `found`
+    /// is the reader's. `Corrupt` if the record does not have that.
+    fn error(self, index: u32, found: Option<RowError>) -> Result<Option<RowError>> {
+        let RowAdmission::Recorded(WriteResult { errors, .. }) = self else { return Ok(found) };
+        let recorded = errors.binary_search_by_key(&index, |(at, _)| *at).ok().map(|at| &errors[at].1);
+        let recorded = recorded.filter(|error| error.code == RowErrorCode::InvalidArgument);
+        match (recorded, found) {
+            (None, Some(RowError { message, .. })) => Err(Error::corrupt(format!(
+                "row {index}: no error is recorded, but the row has one: {message}"
+            ))),
+            (recorded, _) => Ok(recorded.cloned()),
+        }
+    }
+}
+
 /// Decodes a batch.
 ///
 /// `partition_check` is `None` on replay, where the rows are known to belong to the tablet. `auto_increment` is the
@@ -96,15 +132,14 @@ pub struct PartitionCheck<'a> {
 /// a single row becomes the row's error.
 pub fn prepare(
     schema: &Arc<TabletSchema>,
-    config: &TabletConfig,
+    admission: RowAdmission<'_>,
     partition_check: Option<PartitionCheck<'_>>,
     columns: &[ClientColumn],
     rows: &[u8],
     indirect: &[u8],
     auto_increment: i64,
 ) -> Result<PreparedBatch> {
-    let limits = RowOpLimits { cell_bytes_max: config.cell_bytes_max, key_bytes_max: config.key_bytes_max };
-    let mut reader = RowOpsReader::new(columns, &schema.schema, rows, indirect, limits)?;
+    let mut reader = RowOpsReader::new(columns, &schema.schema, rows, indirect, admission.limits())?;
     let partition_check = match partition_check {
         Some(partition_check) => {
             Some((Partitioner::new(partition_check.schema, &schema.schema)?, partition_check.partition))
@@ -115,6 +150,7 @@ pub fn prepare(
         (Vec::with_capacity((rows.len() + indirect.len() + 64).min(FIRST_BYTES)), rows.len());
     let mut preparer = Preparer {
         schema,
+        admission,
         partition_check,
         auto_column: schema.schema.auto_incrementing(),
         partition_key: Vec::new(),
@@ -136,6 +172,7 @@ pub fn prepare(
 
 struct Preparer<'a> {
     schema: &'a Arc<TabletSchema>,
+    admission: RowAdmission<'a>,
     partition_check: Option<(Partitioner, &'a Partition)>,
     auto_column: Option<usize>,
     /// Reused buffer for the partition key of a row.
@@ -165,7 +202,7 @@ impl Preparer<'_> {
     fn add(&mut self, op: RowOp<'_>) -> Result<()> {
         let index = self.index;
         self.index += 1;
-        if let Some(error) = op.error {
+        if let Some(error) = self.admission.error(index, op.error)? {
             self.errors.push((index, error));
             return Ok(());
         }

@@ -14,10 +14,10 @@ use std::sync::Arc;
 
 use super::Tablet;
 use super::delta_tracker::RowsetDeltas;
-use super::deltafile::DeltaBatch;
 use super::diskrowset::DiskRowSet;
 use super::diskrowset_scan::DiskRowSetScan;
 use super::flush::{RollingRowSetWriter, RowRelocation};
+use super::history_window::{HistoryWindow, RowHistory};
 use super::rowset::{RowSetScan, RowSetScanSpec, ScannedBlock};
 use super::superblock::TabletSchema;
 use crate::disk::Disk;
@@ -48,9 +48,9 @@ struct CompactionInput {
     scan: DiskRowSetScan,
     deltas: RowsetDeltas,
     rows: ScannedBlock,
-    /// The block's deltas; those of its first row come first.
-    undo: DeltaCursor,
-    redo: DeltaCursor,
+    /// Deltas of some of the block's rows, among them the next one.
+    history: RowHistory,
+    window: HistoryWindow,
     /// The next row, as an index into the block, and as a row of the rowset.
     at: usize,
     row: RowId,
@@ -58,18 +58,19 @@ struct CompactionInput {
     relocations: Vec<RowRelocation>,
 }
 
-/// Deltas by row, and the number of them consumed.
-#[derive(Default)]
-struct DeltaCursor {
-    list: Vec<(RowId, Timestamp, Vec<u8>)>,
-    at: usize,
-}
-
 /// Merged history of one row.
 struct MergedHistory {
     /// Newest first.
     undos: Vec<(Timestamp, Vec<u8>)>,
     redo: Option<(Timestamp, Vec<u8>)>,
+}
+
+impl MergedHistory {
+    fn byte_size(&self) -> usize {
+        let deltas = self.undos.iter().chain(&self.redo);
+        let bytes = deltas.map(|(_, change)| size_of::<(Timestamp, Vec<u8>)>() + change.len()).sum::<usize>();
+        size_of::<MergedHistory>() + bytes
+    }
 }
 
 impl RowsetCompaction {
@@ -88,7 +89,8 @@ impl RowsetCompaction {
             // Each input has a block in memory, so the step's bytes are divided among them.
             let bytes = inputs * rowset.raw_bytes();
             let block_rows = tablet.config().step_rows(rowset.meta().rows.into(), bytes);
-            CompactionInput::new(rowset, projection.clone(), block_rows)
+            let window = HistoryWindow::new(tablet.config().step_history_bytes(inputs as usize));
+            CompactionInput::new(rowset, projection.clone(), block_rows, window)
         };
         let sources = rowsets.into_iter().map(source).collect::<Result<_>>()?;
         let roller = RollingRowSetWriter::new(data, tablet.clone(), schema.schema.clone(), at);
@@ -96,10 +98,11 @@ impl RowsetCompaction {
         Ok(RowsetCompaction { non_key, schema, projection, at, mark, sources, roller, step_bytes: 0 })
     }
 
-    /// Merges up to `rows` rows. Returns true if there are more.
+    /// Merges up to `rows` rows, fewer if their keys or their histories are long. Returns true if there are more.
     pub fn step(&mut self, rows: usize) -> Result<bool> {
         let mut out = RowBlock::new(&self.projection);
-        let (mut keys, mut histories) = (Vec::new(), Vec::new());
+        let (mut keys, mut histories, mut bytes) = (Vec::new(), Vec::new(), 0);
+        let bytes_max = self.roller.step_history_bytes();
         for source in &mut self.sources {
             source.fill(self.at)?;
         }
@@ -108,7 +111,7 @@ impl RowsetCompaction {
         }
         let (rowset, writer) = self.roller.writer()?;
         let mut row = writer.rows();
-        while keys.len() < rows {
+        while keys.len() < rows && bytes < bytes_max {
             for source in &mut self.sources {
                 source.fill(self.at)?;
             }
@@ -119,12 +122,13 @@ impl RowsetCompaction {
                 first.relocations.push(RowRelocation::NOWHERE);
                 continue;
             };
+            bytes += key.len() + history.byte_size();
             keys.push(key);
             histories.push(history);
             first.relocations.push(RowRelocation { rowset: rowset as u32, row });
             row += 1;
         }
-        self.step_bytes = out.allocated();
+        self.step_bytes = out.allocated() + bytes;
         let first = writer.rows();
         writer.append(&out, &keys.iter().map(Vec::as_slice).collect::<Vec<_>>())?;
         for (row, history) in (first..).zip(&histories) {
@@ -179,6 +183,7 @@ impl CompactionInput {
         rowset: Arc<DiskRowSet>,
         columns: Arc<[ProjectedColumn]>,
         block_rows: usize,
+        window: HistoryWindow,
     ) -> Result<CompactionInput> {
         let spec = RowSetScanSpec { want_keys: true, ..RowSetScanSpec::latest(columns, block_rows) };
         let deltas = rowset.deltas();
@@ -188,8 +193,8 @@ impl CompactionInput {
             deltas,
             rowset,
             rows: ScannedBlock::default(),
-            undo: DeltaCursor::default(),
-            redo: DeltaCursor::default(),
+            history: RowHistory::default(),
+            window,
             at: 0,
             row: 0,
             done: false,
@@ -200,23 +205,25 @@ impl CompactionInput {
     fn allocated(&self) -> usize {
         let relocations = self.relocations.capacity() * size_of::<RowRelocation>();
         let keys: usize = self.rows.keys.iter().map(|key| size_of::<Vec<u8>>() + key.capacity()).sum();
-        let changes = self.undo.allocated() + self.redo.allocated();
-        relocations + self.rows.block.allocated() + keys + changes + self.scan.allocated()
+        relocations + self.rows.block.allocated() + keys + self.history.allocated() + self.scan.allocated()
     }
 
-    /// Reads the next block and its deltas up to `upto`, if the current block is used up.
+    /// Reads the next block if the current one is used up, and the next deltas up to `upto` if those are.
     fn fill(&mut self, upto: Timestamp) -> Result<()> {
-        if self.done || self.at < self.rows.block.rows {
+        if self.done || self.row < self.history.rows.end {
             return Ok(());
         }
-        let Some(rows) = self.scan.next()? else {
-            self.done = true;
-            return Ok(());
-        };
-        let range = self.row..self.row + rows.block.rows as u32;
-        let (undo, redo) = self.deltas.history(range, upto.next())?;
-        (self.undo, self.redo) = (DeltaCursor::new(&undo), DeltaCursor::new(&redo));
-        (self.rows, self.at) = (rows, 0);
+        if self.at == self.rows.block.rows {
+            let Some(rows) = self.scan.next()? else {
+                self.done = true;
+                return Ok(());
+            };
+            (self.rows, self.at) = (rows, 0);
+        }
+        let range = self.row..self.row + (self.rows.block.rows - self.at) as u32;
+        // The old deltas are freed first.
+        self.history = RowHistory::default();
+        self.history = self.window.history(&self.deltas, &range, upto.next())?;
         Ok(())
     }
 
@@ -233,16 +240,18 @@ impl CompactionInput {
         mark: Timestamp,
         out: &mut RowBlock,
     ) -> Result<Option<MergedHistory>> {
-        let (undo, redo) = (self.undo.of(self.row), self.redo.of(self.row));
+        let rows = self.row..self.row + 1;
+        let (undo, redo) = (self.history.undo.of(&rows), self.history.redo.of(&rows));
         let mut history = MergedHistory { undos: Vec::new(), redo: None };
         let block = &self.rows.block;
         let mut is_dropped = false;
-        if redo.is_empty() {
+        let mut redo = redo.peekable();
+        if redo.peek().is_none() {
             out.extend(block, self.at, 1);
         } else {
             let mut cells: Vec<Option<&[u8]>> = block.columns.iter().map(|c| c.cell(self.at)).collect();
             for (_, ts, change) in redo {
-                replay(RowChange::parse(change)?, *ts, schema, non_key, &mut cells, &mut history)?;
+                replay(RowChange::parse(change)?, ts, schema, non_key, &mut cells, &mut history)?;
             }
             is_dropped = history.redo.as_ref().is_some_and(|(deleted_at, _)| *deleted_at < mark);
             if !is_dropped {
@@ -250,7 +259,7 @@ impl CompactionInput {
             }
         }
         history.undos.reverse();
-        history.undos.extend(undo.iter().map(|(_, ts, change)| (*ts, change.clone())));
+        history.undos.extend(undo.map(|(_, ts, change)| (ts, change.to_vec())));
         history.undos.retain(|(ts, _)| *ts >= mark);
         self.at += 1;
         self.row += 1;
@@ -286,25 +295,4 @@ fn replay<'a>(
     history.undos.push((ts, undo));
     schema.apply(&change, cells);
     Ok(())
-}
-
-impl DeltaCursor {
-    fn new(batch: &DeltaBatch) -> DeltaCursor {
-        DeltaCursor {
-            list: batch.iter().map(|(row, ts, change)| (row, ts, change.to_vec())).collect(),
-            at: 0,
-        }
-    }
-
-    fn allocated(&self) -> usize {
-        let changes: usize = self.list.iter().map(|(_, _, change)| change.capacity()).sum();
-        changes + self.list.capacity() * size_of::<(RowId, Timestamp, Vec<u8>)>()
-    }
-
-    /// Returns the deltas of `row`; rows are requested in order.
-    fn of(&mut self, row: RowId) -> &[(RowId, Timestamp, Vec<u8>)] {
-        let from = self.at;
-        self.at += self.list[from..].iter().take_while(|(at, _, _)| *at == row).count();
-        &self.list[from..self.at]
-    }
 }

@@ -205,6 +205,10 @@ impl Superblock {
     }
 }
 
+/// Names of the entries of a table's extra configuration that maintenance reads.
+pub const MAINTENANCE_PRIORITY: &str = "kudu.table.maintenance_priority";
+pub const DISABLE_COMPACTION: &str = "kudu.table.disable_compaction";
+
 /// A tablet's schema of one version, with data derived from it.
 #[derive(Debug, Clone)]
 pub struct TabletSchema {
@@ -229,6 +233,16 @@ impl TabletSchema {
     pub fn of(meta: &Superblock) -> TabletSchema {
         let (name, extra) = (meta.table_name.clone(), meta.extra.clone());
         TabletSchema::new(meta.schema.clone(), meta.schema_version, name, extra)
+    }
+
+    /// Returns the table's priority in maintenance, 0 if it has none.
+    pub fn maintenance_priority(&self) -> i32 {
+        self.extra.get(MAINTENANCE_PRIORITY).and_then(|priority| priority.parse().ok()).unwrap_or_default()
+    }
+
+    /// Returns true if the table's rowset and delta compactions are disabled.
+    pub fn is_compaction_disabled(&self) -> bool {
+        self.extra.get(DISABLE_COMPACTION).is_some_and(|disabled| disabled == "true")
     }
 
     /// Returns true if rows of both schemas have the same encoding with the same meaning.

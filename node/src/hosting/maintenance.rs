@@ -155,6 +155,7 @@ impl UnflushedSince {
             frozen: !state.frozen.is_empty(),
             deltas: self.deltas.iter().map(view).collect(),
             merge: replica.tablet().choose_compaction(),
+            priority: state.schema.maintenance_priority(),
             log_bytes: replica.log_bytes(),
             log_held_bytes,
             log_bytes_at_checkpoint: self.log_bytes_at_checkpoint,

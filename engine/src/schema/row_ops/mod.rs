@@ -149,6 +149,11 @@ pub struct RowOpLimits {
     pub key_bytes_max: usize,
 }
 
+impl RowOpLimits {
+    /// Limits that every row is within.
+    pub const UNLIMITED: RowOpLimits = RowOpLimits { cell_bytes_max: usize::MAX, key_bytes_max: usize::MAX };
+}
+
 impl Default for RowOpLimits {
     fn default() -> RowOpLimits {
         RowOpLimits { cell_bytes_max: 64 << 10, key_bytes_max: 16 << 10 }

@@ -18,6 +18,8 @@ use crate::time::Timestamp;
 pub struct FlushRows {
     pub block: RowBlock,
     pub rows: Vec<FlushRow>,
+    /// Bytes of the rows' keys and deltas.
+    pub history_bytes: usize,
 }
 
 #[derive(Default)]
@@ -30,21 +32,37 @@ pub struct FlushRow {
     pub redo: Option<(Timestamp, Vec<u8>)>,
 }
 
+impl FlushRow {
+    fn byte_size(&self) -> usize {
+        let deltas = self.undos.iter().chain(&self.redo);
+        size_of::<FlushRow>()
+            + self.key.len()
+            + deltas.map(|(_, change)| size_of::<(Timestamp, Vec<u8>)>() + change.len()).sum::<usize>()
+    }
+}
+
 impl MemRowSet {
-    /// Returns up to `limit` rows from key `from` on, as of the operations before `before`, and the key to resume at
-    /// (`None` at the end). Every row must have been inserted before `before`.
-    pub fn histories(&self, from: &[u8], before: Timestamp, limit: usize) -> (FlushRows, Option<Vec<u8>>) {
+    /// Returns up to `rows_max` rows from key `from` on, as of the operations before `before`, and the key to resume at
+    /// (`None` at the end). The rows end with the one whose keys and deltas reach `bytes_max`. Every row must have been
+    /// inserted before `before`.
+    pub fn histories(
+        &self,
+        from: &[u8],
+        before: Timestamp,
+        (rows_max, bytes_max): (usize, usize),
+    ) -> (FlushRows, Option<Vec<u8>>) {
         let store = &self.store;
         let columns = self.schema().schema.columns();
         let projection: Vec<ProjectedColumn> = columns.iter().map(ProjectedColumn::from).collect();
         let non_key = self.schema().non_key_ids();
-        let mut flushed = FlushRows { block: RowBlock::new(&projection), rows: Vec::new() };
+        let mut flushed = FlushRows { block: RowBlock::new(&projection), ..FlushRows::default() };
         let mut cursor = self.index.seek(from, store);
         while let Some(row) = cursor.next(store) {
-            if flushed.rows.len() == limit {
+            if flushed.rows.len() == rows_max || flushed.history_bytes >= bytes_max {
                 return (flushed, Some(store.key(row).to_vec()));
             }
             let history = self.add_row(store, row, before, &non_key, &mut flushed.block);
+            flushed.history_bytes += history.byte_size();
             flushed.rows.push(history);
         }
         (flushed, None)

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use engine::error::{Error, Result};
 use engine::ids::{ColumnId, Uuid};
 use engine::schema::{ColumnSchema, Compression, DataType, Encoding, Schema, TypeAttributes, TypeParameters};
+use engine::tablet::superblock::{DISABLE_COMPACTION, MAINTENANCE_PRIORITY};
 
 pub use super::partition::{
     from_pb as partition_from_pb, schema_from_pb as partition_schema_from_pb,
@@ -16,10 +17,8 @@ pub use super::partition::{
 };
 use nyala_proto::kudu::{ColumnSchemaPb, ColumnTypeAttributesPb, SchemaPb, TableExtraConfigPb};
 
-/// Names of the entries in a table's extra configuration.
+/// Name of an entry in a table's extra configuration; the engine has the others.
 pub const HISTORY_MAX_AGE_SEC: &str = "kudu.table.history_max_age_sec";
-pub const MAINTENANCE_PRIORITY: &str = "kudu.table.maintenance_priority";
-pub const DISABLE_COMPACTION: &str = "kudu.table.disable_compaction";
 
 /// Maximum number of digits of a DECIMAL. Source: `rows.md` §1.
 const DECIMAL_PRECISION_MAX: i32 = 38;

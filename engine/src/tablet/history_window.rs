@@ -1,0 +1,90 @@
+//! The deltas of as many rows as fit a budget of bytes, for jobs that read all history of a rowset.
+//!
+//! ```text
+//!   rows wanted    0 ─────────────── 4096      too many bytes
+//!                  0 ─────── 2048              too many bytes
+//!                  0 ── 1024                   collected; next time from 1024 to at most 3072
+//! ```
+//!
+//! Rows are as many as their base allows, but their history may be any number of times longer. So a range that exceeds
+//! the budget is halved, down to one row. The next range has at most twice the rows of the last one, because neighbours
+//! usually have histories of similar lengths.
+
+use std::ops::Range;
+
+use super::delta_tracker::RowsetDeltas;
+use super::deltafile::{DeltaBatch, TimeRange};
+use crate::error::Result;
+use crate::ids::RowId;
+use crate::time::Timestamp;
+
+/// Deltas of consecutive rows, by row and in order of application within a row.
+#[derive(Default)]
+pub(super) struct RowHistory {
+    pub rows: Range<RowId>,
+    pub undo: DeltaBatch,
+    pub redo: DeltaBatch,
+}
+
+impl RowHistory {
+    /// Returns the bytes of memory allocated.
+    pub(super) fn allocated(&self) -> usize {
+        self.undo.allocated() + self.redo.allocated()
+    }
+}
+
+/// Number of rows whose history is collected at once.
+pub(super) struct HistoryWindow {
+    bytes_max: usize,
+    rows: u32,
+}
+
+impl HistoryWindow {
+    pub(super) fn new(bytes_max: usize) -> HistoryWindow {
+        HistoryWindow { bytes_max, rows: u32::MAX }
+    }
+
+    /// Returns the UNDO deltas of the first of `rows`, and their REDO deltas below `before`.
+    pub(super) fn history(
+        &mut self,
+        deltas: &RowsetDeltas,
+        rows: &Range<RowId>,
+        before: Timestamp,
+    ) -> Result<RowHistory> {
+        self.collect(rows, |rows, bytes_max| {
+            let undo = deltas.collect_undo(&rows, TimeRange::from(Timestamp::MIN), None, bytes_max)?;
+            let redo = match bytes_max.checked_sub(undo.byte_size()) {
+                Some(bytes_max) => deltas.collect_redo(&rows, before, bytes_max)?,
+                None => DeltaBatch::default(),
+            };
+            Ok(RowHistory { rows, undo, redo })
+        })
+    }
+
+    /// Returns the REDO deltas of the first of `rows`, without UNDO deltas.
+    pub(super) fn redo(&mut self, deltas: &RowsetDeltas, rows: &Range<RowId>) -> Result<RowHistory> {
+        self.collect(rows, |rows, bytes_max| {
+            let redo = deltas.collect_redo(&rows, Timestamp::MAX, bytes_max)?;
+            Ok(RowHistory { rows, undo: DeltaBatch::default(), redo })
+        })
+    }
+
+    /// Halves the rows until what `collect` returns for them and a budget fits the budget, or one row is left. That row
+    /// has no budget.
+    fn collect(
+        &mut self,
+        rows: &Range<RowId>,
+        collect: impl Fn(Range<RowId>, usize) -> Result<RowHistory>,
+    ) -> Result<RowHistory> {
+        let mut len = (rows.end - rows.start).min(self.rows);
+        loop {
+            let bytes_max = if len > 1 { self.bytes_max } else { usize::MAX };
+            let history = collect(rows.start..rows.start + len, bytes_max)?;
+            if history.undo.byte_size() + history.redo.byte_size() <= bytes_max {
+                self.rows = len.max(1).saturating_mul(2);
+                return Ok(history);
+            }
+            len /= 2;
+        }
+    }
+}
