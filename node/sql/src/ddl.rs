@@ -12,6 +12,7 @@ use nyala_client::tables::AlterStep;
 use nyala_client::{Client, ErrorKind, Table, definitions};
 
 use super::error::{SqlError, SqlResult};
+use super::guard::used_clause;
 use super::partition::{PartitionBy, RangeChange, constant, normal, range_columns, table_name};
 use super::script::{Clauses, ColumnAttribute};
 
@@ -95,9 +96,18 @@ fn refuse_variants(statement: &CreateTable) -> SqlResult<()> {
         (statement.partition_of.is_some(), "PARTITION OF"),
         (statement.inherits.is_some(), "INHERITS"),
         (statement.file_format.is_some(), "STORED AS"),
+        (
+            statement.transient || statement.volatile || statement.global.is_some(),
+            "TRANSIENT, VOLATILE or GLOBAL",
+        ),
+        (statement.dynamic || statement.iceberg || statement.snapshot, "DYNAMIC, ICEBERG or SNAPSHOT"),
+        (statement.on_commit.is_some(), "ON COMMIT"),
+        (statement.on_cluster.is_some(), "ON CLUSTER"),
+        (statement.version.is_some(), "a version"),
+        (statement.without_rowid || statement.strict, "WITHOUT ROWID or STRICT"),
     ];
-    match refused.iter().find(|(is_used, _)| *is_used) {
-        Some((_, clause)) => Err(SqlError::new(format!("{clause} is not supported in CREATE TABLE"))),
+    match used_clause(&refused) {
+        Some(clause) => Err(SqlError::new(format!("{clause} is not supported in CREATE TABLE"))),
         None => Ok(()),
     }
 }
@@ -156,7 +166,8 @@ fn column(definition: &ColumnDef, is_key: bool) -> SqlResult<ColumnSchema> {
         match &option.option {
             ColumnOption::NotNull => column.nullable = false,
             ColumnOption::Null if !is_key => {}
-            ColumnOption::PrimaryKey(_) => {}
+            // ADD COLUMN never adds to the key.
+            ColumnOption::PrimaryKey(_) if is_key => {}
             ColumnOption::Comment(text) => column.comment = text.clone(),
             ColumnOption::Default(expr) => default = constant(expr).map_err(in_column)?,
             other => return Err(in_column(SqlError::new(format!("{other} is not supported")))),
@@ -322,6 +333,15 @@ pub(crate) async fn drop_tables(client: &Client, names: &[String], if_exists: bo
 pub(crate) async fn alter_table(client: &Client, statement: &AlterTable) -> SqlResult<()> {
     let name = table_name(&statement.name)?;
     let in_table = |error: SqlError| error.context(format_args!("table {name}"));
+    let ignored = [
+        (statement.only, "ONLY"),
+        (statement.location.is_some(), "LOCATION"),
+        (statement.on_cluster.is_some(), "ON CLUSTER"),
+        (statement.table_type.is_some(), "a kind of table"),
+    ];
+    if let Some(clause) = used_clause(&ignored) {
+        return Err(in_table(SqlError::new(format!("{clause} is not supported in ALTER TABLE"))));
+    }
     if statement.if_exists && !exists(client, &name).await? {
         return Ok(());
     }
@@ -342,7 +362,13 @@ pub(crate) async fn alter_table(client: &Client, statement: &AlterTable) -> SqlR
 fn alter_steps(table: &Table, operation: &AlterTableOperation) -> SqlResult<Vec<AlterStep>> {
     let find = |name: &str| definitions::find(table.schema(), name, table.name());
     Ok(match operation {
-        AlterTableOperation::AddColumn { if_not_exists, column_def, .. } => {
+        AlterTableOperation::AddColumn { column_keyword: _, if_not_exists, column_def, column_position } => {
+            if let Some(position) = column_position {
+                let name = &column_def.name;
+                return Err(SqlError::new(format!(
+                    "column {name}: {position} is not supported; it comes last"
+                )));
+            }
             if *if_not_exists && find(&normal(&column_def.name)).is_ok() {
                 return Ok(Vec::new());
             }

@@ -8,17 +8,24 @@
 //! The query reads one snapshot, so it does not see the writes of its own statement. A write is no transaction: rows
 //! are written in batches, and those written before a failure stay.
 
+use std::collections::BTreeSet;
+
 use datafusion::arrow::array::RecordBatch;
+use datafusion::arrow::compute::{CastOptions, cast_with_options};
 use datafusion::arrow::datatypes::{Field, Schema as ArrowSchema};
 use datafusion::logical_expr::sqlparser::ast::{
-    AssignmentTarget, Delete, Expr, FromTable, Ident, Insert, OnConflictAction, OnInsert, Query, SelectItem,
-    SetExpr, Statement as SqlStatement, TableFactor, TableObject, TableWithJoins, Update,
+    AssignmentTarget, ConflictTarget, Delete, Expr, FromTable, Ident, Insert, OnConflictAction, OnInsert,
+    Query, SelectItem, SetExpr, Statement as SqlStatement, TableFactor, TableObject, TableWithJoins, Update,
 };
 use datafusion::sql::parser::Statement;
 use futures_util::StreamExt;
+use nyala_client::arrow::arrow_type;
+use nyala_client::rows::TableWriter;
 use nyala_client::{Client, ClientError, ColumnSchema, RowOpKind, Table, definitions};
 
-use super::error::{SqlError, SqlResult};
+use super::error::{SqlError, SqlResult, state};
+use super::float_literals;
+use super::guard;
 use super::partition::{normal, table_name};
 use super::session::Session;
 use super::tokens::{parser_of, tokens};
@@ -45,25 +52,34 @@ pub(crate) async fn write_of(client: &Client, statement: &SqlStatement) -> SqlRe
 
 /// Refuses a statement that has clauses which would be ignored otherwise.
 fn refuse(statement: &str, clauses: &[(bool, &str)]) -> SqlResult<()> {
-    match clauses.iter().find(|(is_used, _)| *is_used) {
-        Some((_, clause)) => Err(SqlError::new(format!("{clause} is not supported in {statement}"))),
+    match guard::used_clause(clauses) {
+        Some(clause) => Err(SqlError::new(format!("{clause} is not supported in {statement}"))),
         None => Ok(()),
     }
 }
 
 async fn insert_of(client: &Client, insert: &Insert) -> SqlResult<Write> {
-    let conflict_ignored = match &insert.on {
-        None => false,
-        Some(OnInsert::OnConflict(conflict)) if conflict.action == OnConflictAction::DoNothing => true,
+    let conflict = match &insert.on {
+        None => None,
+        Some(OnInsert::OnConflict(conflict)) if conflict.action == OnConflictAction::DoNothing => {
+            Some(conflict)
+        }
         Some(_) => {
             return Err(SqlError::new(
                 "ON CONFLICT DO UPDATE is not supported; UPSERT INTO sets the named columns",
             ));
         }
     };
+    let is_ignoring = insert.ignore || conflict.is_some();
+    refuse("UPSERT", &[(insert.replace_into && is_ignoring, "ON CONFLICT DO NOTHING or IGNORE")])?;
     refuse(
         "INSERT",
         &[
+            (insert.output.is_some(), "OUTPUT"),
+            (insert.priority.is_some(), "a priority"),
+            (!insert.after_columns.is_empty(), "a list of columns after PARTITION"),
+            (insert.settings.is_some() || insert.format_clause.is_some(), "SETTINGS or FORMAT"),
+            (insert.multi_table_insert_type.is_some(), "ALL or FIRST"),
             (insert.overwrite, "OVERWRITE"),
             (insert.or.is_some(), "OR"),
             (insert.returning.is_some(), "RETURNING"),
@@ -79,7 +95,10 @@ async fn insert_of(client: &Client, insert: &Insert) -> SqlResult<Write> {
         return Err(SqlError::new("INSERT needs VALUES or a query"));
     };
     let table = open(client, &table_name(name)?).await?;
-    let kind = match (insert.replace_into, insert.ignore || conflict_ignored) {
+    if let Some(target) = conflict.and_then(|conflict| conflict.conflict_target.as_ref()) {
+        check_conflict_target(&table, target)?;
+    }
+    let kind = match (insert.replace_into, is_ignoring) {
         (true, _) => RowOpKind::Upsert,
         (false, true) => RowOpKind::InsertIgnore,
         (false, false) => RowOpKind::Insert,
@@ -91,8 +110,28 @@ async fn insert_of(client: &Client, insert: &Insert) -> SqlResult<Write> {
         columns = all.map(|column| column.name.clone()).collect();
     }
     check_inserted(&table, &columns)?;
-    let query = SqlStatement::Query(query.clone());
+    let column =
+        |name: &String| table.schema().index_of_name(name).map(|index| &table.schema().columns()[index]);
+    let types: Vec<_> = columns.iter().filter_map(column).map(arrow_type).collect();
+    let mut query = query.clone();
+    float_literals::type_values(&mut query, &types);
+    let query = SqlStatement::Query(query);
     Ok(Write { table, kind, columns, query: Statement::Statement(Box::new(query)) })
+}
+
+/// Checks that rows of equal keys are what a conflict is about, because nothing else can conflict.
+fn check_conflict_target(table: &Table, target: &ConflictTarget) -> SqlResult<()> {
+    let keys: BTreeSet<&str> = table.schema().key_columns().iter().map(|key| key.name.as_str()).collect();
+    if let ConflictTarget::Columns(names) = target {
+        let names: Vec<String> = names.iter().map(normal).collect();
+        if names.iter().map(String::as_str).collect::<BTreeSet<_>>() == keys {
+            return Ok(());
+        }
+    }
+    let keys = keys.into_iter().collect::<Vec<_>>().join(", ");
+    let what =
+        format!("ON CONFLICT names other columns than those of the primary key ({keys}); leave them out");
+    Err(SqlError::new(what).context(format_args!("table {}", table.name())))
 }
 
 /// Opens a table that a statement names.
@@ -125,10 +164,10 @@ fn check_inserted(table: &Table, columns: &[String]) -> SqlResult<()> {
 /// Opens the only table of UPDATE or DELETE.
 async fn only_table(client: &Client, statement: &str, from: &TableWithJoins) -> SqlResult<Table> {
     refuse(statement, &[(!from.joins.is_empty(), "JOIN")])?;
+    let ignored = guard::ignored_of_table(&from.relation);
+    refuse(statement, &[(ignored.is_some(), ignored.unwrap_or_default())])?;
     match &from.relation {
-        TableFactor::Table { name, args: None, version: None, sample: None, .. } => {
-            open(client, &table_name(name)?).await
-        }
+        TableFactor::Table { name, args: None, .. } => open(client, &table_name(name)?).await,
         other => Err(SqlError::new(format!("{statement} {other}: expected the name of a table"))),
     }
 }
@@ -163,6 +202,7 @@ async fn update_of(client: &Client, update: &Update) -> SqlResult<Write> {
         &[
             (update.from.is_some(), "FROM"),
             (update.returning.is_some(), "RETURNING"),
+            (update.output.is_some(), "OUTPUT"),
             (update.or.is_some(), "OR"),
             (!update.order_by.is_empty(), "ORDER BY"),
             (update.limit.is_some(), "LIMIT"),
@@ -205,6 +245,7 @@ async fn delete_of(client: &Client, delete: &Delete) -> SqlResult<Write> {
             (!delete.tables.is_empty(), "a list of tables"),
             (delete.using.is_some(), "USING"),
             (delete.returning.is_some(), "RETURNING"),
+            (delete.output.is_some(), "OUTPUT"),
             (!delete.order_by.is_empty(), "ORDER BY"),
             (delete.limit.is_some(), "LIMIT"),
         ],
@@ -224,41 +265,58 @@ async fn delete_of(client: &Client, delete: &Delete) -> SqlResult<Write> {
 impl Write {
     /// Runs the query and writes its rows. Returns the number of rows written.
     pub(crate) async fn run(self, session: &Session) -> SqlResult<u64> {
-        let frame = session.frame(self.query).await?;
-        let (found, want) = (frame.schema().fields().len(), self.columns.len());
+        let Write { table, kind, columns, query } = self;
+        let frame = session.frame(query).await?;
+        let (found, want) = (frame.schema().fields().len(), columns.len());
         if found != want {
-            let table = self.table.name();
-            let columns = self.columns.join(", ");
+            let (table, columns) = (table.name(), columns.join(", "));
             return Err(SqlError::new(format!(
                 "table {table}: the query gives {found} columns for {want} ({columns})"
             )));
         }
         let mut rows = frame.execute_stream().await?;
-        let mut writer = self.table.writer();
-        while let Some(batch) = rows.next().await {
-            let batch = batch.map_err(SqlError::from).and_then(|batch| renamed(&batch, &self.columns));
-            let written = match batch {
-                Ok(batch) => writer.write_batch(self.kind, &batch).await.map_err(SqlError::from),
-                Err(error) => Err(error),
-            };
-            if let Err(error) = written {
-                return Err(match writer.next_row() {
-                    0 => error,
-                    before => error.and(format_args!("of the {before} rows before it some may be written")),
-                });
+        let mut writer = table.writer();
+        let write_rows = async {
+            while let Some(batch) = rows.next().await {
+                writer.write_batch(kind, &assigned(&batch?, &table, &columns)?).await?;
             }
+            Ok(())
+        };
+        match write_rows.await {
+            Ok(()) => writer.finish().await.map(|summary| summary.written).map_err(explained),
+            Err(error) => Err(discarded(writer, error).await),
         }
-        writer.finish().await.map(|summary| summary.written).map_err(explained)
     }
 }
 
-/// Gives the columns of a batch the names of the table's.
-fn renamed(batch: &RecordBatch, names: &[String]) -> SqlResult<RecordBatch> {
-    let field = |(array, name): (&datafusion::arrow::array::ArrayRef, &String)| {
-        Field::new(name, array.data_type().clone(), true)
-    };
-    let fields: Vec<Field> = batch.columns().iter().zip(names).map(field).collect();
-    Ok(RecordBatch::try_new(ArrowSchema::new(fields).into(), batch.columns().to_vec())?)
+/// Ends a write that failed: none of its rows is written after this. Returns the error, with the rows that may be.
+async fn discarded(writer: TableWriter, error: SqlError) -> SqlError {
+    let before = writer.next_row();
+    writer.discard().await;
+    match before {
+        0 => error,
+        before => error.and(format_args!("of the {before} rows before it some may be written")),
+    }
+}
+
+/// Gives the columns of a batch the names and types of the table's columns. An assignment of SQL rounds a value to the
+/// column's digits, where the writer of batches would refuse it.
+fn assigned(batch: &RecordBatch, table: &Table, names: &[String]) -> SqlResult<RecordBatch> {
+    let mut fields = Vec::with_capacity(names.len());
+    let mut arrays = Vec::with_capacity(names.len());
+    let options = CastOptions { safe: false, ..CastOptions::default() };
+    for (array, name) in batch.columns().iter().zip(names) {
+        let column = definitions::find(table.schema(), name, table.name())?;
+        let wanted = arrow_type(column);
+        let cast = float_literals::nearest(array, &wanted);
+        let cast = cast.unwrap_or_else(|| cast_with_options(array, &wanted, &options)).map_err(|error| {
+            let place = format!("table {}, column {name:?}", table.name());
+            SqlError::with_state(state::BAD_VALUE, format!("{place}: {error}"))
+        })?;
+        fields.push(Field::new(name, cast.data_type().clone(), true));
+        arrays.push(cast);
+    }
+    Ok(RecordBatch::try_new(ArrowSchema::new(fields).into(), arrays)?)
 }
 
 /// Says what to do about rows that were refused.

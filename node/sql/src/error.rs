@@ -24,6 +24,7 @@ pub(crate) mod state {
     pub(crate) const BAD_FILE: &str = "22P04";
     pub(crate) const DIVISION_BY_ZERO: &str = "22012";
     pub(crate) const NOT_SUPPORTED: &str = "0A000";
+    pub(crate) const TOO_COMPLEX: &str = "54001";
     pub(crate) const NO_MEMORY: &str = "53200";
     pub(crate) const OVERLOADED: &str = "53000";
     pub(crate) const TIMED_OUT: &str = "57014";

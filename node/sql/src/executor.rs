@@ -22,7 +22,7 @@ use super::pg_catalog::PgCatalog;
 use super::script::{Body, Clauses, Parsed};
 use super::session::{Session, timestamp};
 use super::snapshot::{PlanOptions, ReadOptions, Snapshot};
-use super::{ddl, describe, dml, show_create};
+use super::{ddl, describe, dml, show_create, unfinished};
 
 /// Result of a statement.
 pub(crate) enum Answer {
@@ -104,7 +104,22 @@ impl Executor {
                 ddl::alter_table(&self.client, &alter).await?;
                 Ok(Answer::Done(Command::AlterTable))
             }
-            SqlStatement::Drop { object_type: ObjectType::Table, if_exists, names, .. } => {
+            // Without dependent objects CASCADE, RESTRICT and PURGE change nothing.
+            SqlStatement::Drop {
+                object_type: ObjectType::Table,
+                if_exists,
+                names,
+                cascade: _,
+                restrict: _,
+                purge: _,
+                temporary,
+                table,
+            } => {
+                if temporary || table.is_some() {
+                    return Err(SqlError::new(
+                        "DROP TEMPORARY TABLE is not supported; there are no temporary tables",
+                    ));
+                }
                 let names = names.iter().map(table_name).collect::<SqlResult<Vec<_>>>()?;
                 ddl::drop_tables(&self.client, &names, if_exists).await?;
                 Ok(Answer::Done(Command::DropTable))
@@ -116,7 +131,10 @@ impl Executor {
     /// Returns the rows of a statement that describes tables.
     async fn describe(&self, statement: SqlStatement) -> SqlResult<RecordBatch> {
         match statement {
-            SqlStatement::ShowTables { .. } => describe::tables(&self.client).await,
+            SqlStatement::ShowTables { .. } => {
+                check_show_tables(&statement)?;
+                describe::tables(&self.client).await
+            }
             SqlStatement::ExplainTable { table_name: name, .. } => {
                 describe::columns(&dml::open(&self.client, &table_name(&name)?).await?)
             }
@@ -248,25 +266,37 @@ impl Executor {
             ddl::create_table(&self.client, &create, clauses, None).await?;
             return Ok(Answer::Done(Command::CreateTable));
         };
+        if !create.columns.is_empty() || !clauses.attributes.is_empty() {
+            return Err(SqlError::new(
+                "CREATE TABLE with definitions of columns and AS is not supported; run CREATE TABLE, then INSERT INTO … \
+                 SELECT",
+            ));
+        }
         let session = self.session(clauses).await?;
         let query = Statement::Statement(Box::new(SqlStatement::Query(query.clone())));
         let schema = session.frame(query.clone()).await?.schema().as_arrow().clone();
-        let Some(table) = ddl::create_table(&self.client, &create, clauses, Some(&schema)).await? else {
-            return Ok(Answer::Done(Command::CreateTable));
-        };
+        let created = unfinished::create(&self.client, create, clauses.clone(), schema.clone()).await?;
+        let Some((table, unfinished)) = created else { return Ok(Answer::Done(Command::CreateTable)) };
         let columns = schema.fields().iter().map(|field| field.name().clone()).collect();
-        let name = table.name().to_string();
         let write = dml::Write { table, kind: nyala_client::RowOpKind::Insert, columns, query };
         match write.run(&session).await {
-            Ok(count) => Ok(Answer::Count(Command::CreateTableAs, count)),
-            Err(error) => {
-                let dropped = ddl::drop_tables(&self.client, std::slice::from_ref(&name), true).await;
-                let what = match dropped {
-                    Ok(()) => format!("table {name} is not created"),
-                    Err(_) => format!("table {name} exists now and has some of the rows"),
-                };
-                Err(error.and(what))
+            Ok(count) => {
+                unfinished.keep();
+                Ok(Answer::Count(Command::CreateTableAs, count))
             }
+            Err(error) => Err(error.and(unfinished.remove().await)),
+        }
+    }
+}
+
+/// Refuses SHOW TABLES with words that would be ignored.
+fn check_show_tables(statement: &SqlStatement) -> SqlResult<()> {
+    match statement.to_string().as_str() {
+        "SHOW TABLES" => Ok(()),
+        text => {
+            let what =
+                format!("{text} is not supported; SELECT table_name FROM information_schema.tables WHERE …");
+            Err(SqlError::with_state(state::NOT_SUPPORTED, what))
         }
     }
 }

@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! shell, serve ── script: statements, and clauses that DataFusion's grammar lacks (partition, tokens)
+//!   │               guard, depth: refusal of clauses that would be ignored, and of statements that are too deep
 //!   ├── executor
-//!   │     ├── ddl: CREATE, ALTER, DROP TABLE          describe, show_create: SHOW, DESCRIBE
+//!   │     ├── ddl (unfinished): CREATE, ALTER, DROP   describe, show_create: SHOW, DESCRIBE
 //!   │     ├── dml: INSERT, UPSERT, UPDATE, DELETE ──┐
 //!   │     ├── copy (file_writer) ───────────────────┤
 //!   │     └── SELECT, EXPLAIN ──────────────────────┴─ session ── catalog (snapshot) ── table (filter) ── scan (late)
@@ -13,7 +14,8 @@
 //!
 //! A statement has a session of its own: it opens its tables when it is planned, and reads all tablets of all tables at
 //! one snapshot timestamp. Writes are planned as the query that yields their rows. DataFusion's own plans of UPDATE and
-//! DELETE are not used, because they lose conditions (apache/datafusion#24654).
+//! DELETE are not used, because they lose conditions (apache/datafusion#24654). `float_literals` makes a literal with a
+//! fraction a DOUBLE where it is beside one.
 //!
 //! `serve` speaks the Postgres protocol and Arrow Flight SQL. `embedded` runs a cluster in a directory, by the program
 //! `nyala`: this crate contains no server.
@@ -23,6 +25,7 @@ mod aggregate_rule;
 mod catalog;
 mod copy;
 mod ddl;
+mod depth;
 mod describe;
 mod dml;
 pub mod embedded;
@@ -30,6 +33,8 @@ mod error;
 mod executor;
 mod file_writer;
 mod filter;
+mod float_literals;
+mod guard;
 pub mod interactive;
 mod late;
 mod output;
@@ -44,7 +49,9 @@ mod show_create;
 mod snapshot;
 mod table;
 mod tokens;
+mod unfinished;
 
+pub use depth::STACK_BYTES;
 pub use error::SqlError;
 pub use output::{Format, Print, to_stdout};
 pub use shell::Shell;

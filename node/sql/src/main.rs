@@ -17,15 +17,12 @@ use nyala_sql::embedded::EmbeddedCluster;
 use nyala_sql::serve::{
     ClusterAccess, Encryption, Passwords, ServeConfig, SqlServer, requires_authentication,
 };
-use nyala_sql::{Format, Shell, interactive, to_stdout};
+use nyala_sql::{Format, STACK_BYTES, Shell, interactive, to_stdout};
 use options::{Mode, Options, ServeOptions};
 use tokio::signal::unix::{SignalKind, signal};
 
 /// Exit code after Ctrl-C, as shells give it.
 const INTERRUPTED: u8 = 130;
-
-/// Size of the stack of each thread. The system provides the pages that are used.
-const STACK_BYTES: usize = 64 << 20;
 
 /// Longest wait for tasks at the end.
 const LEFTOVERS: Duration = Duration::from_secs(1);

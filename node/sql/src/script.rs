@@ -1,22 +1,20 @@
 //! Scripts split into statements, with the clauses that DataFusion's grammar lacks.
 //!
 //! ```text
-//! script ── tokens ── one list per statement ─┬─ cut out: AS OF, PARTITION BY, PRIMARY KEY, COMMENT, ENCODING
-//!                                             └─ the rest: DataFusion's parser
+//! script ── tokens ── one list per statement (depth) ─┬─ cut out: AS OF, PARTITION BY, PRIMARY KEY, COMMENT, ENCODING
+//!                                                     └─ the rest: DataFusion's parser ── guard
 //! ```
 
 use std::collections::BTreeSet;
-use std::ops::ControlFlow;
 
-use datafusion::logical_expr::sqlparser::ast::{TableFactor, Visit, Visitor};
 use datafusion::logical_expr::sqlparser::keywords::Keyword;
 use datafusion::logical_expr::sqlparser::tokenizer::{Token, TokenWithSpan, Word};
 use datafusion::sql::parser::{DFParserBuilder, Statement};
 
 use super::error::{SqlError, SqlResult, state};
 use super::partition::{self, PartitionBy, RangeChange};
-use super::pg_catalog;
 use super::tokens::{DIALECT, expect_end, has_words, parser_of, tokens, top_level};
+use super::{depth, guard, pg_catalog};
 
 /// A statement with its additional clauses.
 #[derive(Debug, Clone)]
@@ -78,6 +76,7 @@ fn split(script: &str) -> SqlResult<Vec<Vec<TokenWithSpan>>> {
 }
 
 fn parse_statement(mut tokens: Vec<TokenWithSpan>) -> SqlResult<Parsed> {
+    let levels = depth::check(&tokens)?;
     upsert_as_replace(&mut tokens);
     number_parameters(&mut tokens);
     let mut clauses = Clauses { as_of: take_as_of(&mut tokens)?, ..Clauses::default() };
@@ -89,7 +88,7 @@ fn parse_statement(mut tokens: Vec<TokenWithSpan>) -> SqlResult<Parsed> {
         take_table_clauses(&mut tokens, &mut clauses)?;
     }
     if has_words(&tokens, 0, &["COPY"]) {
-        return parse_copy(tokens, clauses);
+        return parse_copy(tokens, clauses, levels);
     }
     clauses.needs_table_names = (0..tokens.len()).any(|at| has_words(&tokens, at, &["information_schema"]));
     clauses.pg_relations = pg_catalog::named_relations(&tokens);
@@ -97,7 +96,7 @@ fn parse_statement(mut tokens: Vec<TokenWithSpan>) -> SqlResult<Parsed> {
     parser.parser = parser_of(tokens);
     let statement = parser.parse_statement()?;
     expect_end(&parser.parser)?;
-    refuse_samples(&statement)?;
+    guard::check(&statement, levels)?;
     let statement = match clauses.pg_relations.is_empty() {
         true => statement,
         false => pg_catalog::rewrite(statement)?,
@@ -119,7 +118,7 @@ fn number_parameters(tokens: &mut [TokenWithSpan]) {
 }
 
 /// Parses COPY as Postgres has it; DataFusion's has another grammar.
-fn parse_copy(tokens: Vec<TokenWithSpan>, clauses: Clauses) -> SqlResult<Parsed> {
+fn parse_copy(tokens: Vec<TokenWithSpan>, clauses: Clauses, levels: usize) -> SqlResult<Parsed> {
     let is_stream = |at: usize| ["STDIN", "STDOUT"].iter().any(|word| has_words(&tokens, at, &[word]));
     if top_level(&tokens).into_iter().any(is_stream) {
         let what = "COPY with STDIN or STDOUT is not supported; name a file, as in COPY t TO 'rows.parquet'";
@@ -129,35 +128,8 @@ fn parse_copy(tokens: Vec<TokenWithSpan>, clauses: Clauses) -> SqlResult<Parsed>
     let statement = parser.parse_statement()?;
     expect_end(&parser)?;
     let statement = Statement::Statement(Box::new(statement));
-    refuse_samples(&statement)?;
+    guard::check(&statement, levels)?;
     Ok(Parsed { body: Body::Sql(statement), clauses })
-}
-
-/// Refuses TABLESAMPLE, which DataFusion parses and ignores.
-fn refuse_samples(statement: &Statement) -> SqlResult<()> {
-    let Statement::Statement(statement) = statement else { return Ok(()) };
-    match statement.visit(&mut SampleFinder) {
-        ControlFlow::Continue(()) => Ok(()),
-        ControlFlow::Break(()) => Err(SqlError::new(
-            "TABLESAMPLE is not supported; a condition on a hash of the key selects a part of the rows",
-        )),
-    }
-}
-
-/// Visitor that ends at a sampled table.
-struct SampleFinder;
-
-impl Visitor for SampleFinder {
-    type Break = ();
-
-    fn pre_visit_table_factor(&mut self, factor: &TableFactor) -> ControlFlow<()> {
-        match factor {
-            TableFactor::Table { sample: Some(_), .. } | TableFactor::Derived { sample: Some(_), .. } => {
-                ControlFlow::Break(())
-            }
-            _ => ControlFlow::Continue(()),
-        }
-    }
 }
 
 /// Replaces the word UPSERT by REPLACE, which DataFusion's grammar has.

@@ -13,6 +13,7 @@ use nyala_client::cell_text::parse_cell;
 use super::aggregate_rule;
 use super::catalog::{CATALOG, ClusterCatalog, ClusterSchema, SCHEMA};
 use super::error::{SqlError, SqlResult};
+use super::float_literals;
 use super::pg_catalog::PgCatalog;
 use super::script::AsOf;
 use super::snapshot::{PlanOptions, ReadOptions};
@@ -35,18 +36,7 @@ impl Session {
         table_names: Vec<String>,
         pg_catalog: Option<PgCatalog>,
     ) -> Session {
-        let mut config = SessionConfig::new()
-            .with_information_schema(true)
-            .with_create_default_catalog_and_schema(false)
-            .with_default_catalog_and_schema(CATALOG, SCHEMA);
-        if let Some(count) = plan.partitions {
-            config = config.with_target_partitions(count);
-        }
-        let options = config.options_mut();
-        // A DECIMAL literal keeps all its digits on the way into a DECIMAL column.
-        options.sql_parser.parse_float_as_decimal = true;
-        // Batches of the client have Utf8 columns; a second type of text would mean casts of columns.
-        options.sql_parser.map_string_types_to_utf8view = false;
+        let config = config(plan);
         let mut builder = SessionStateBuilder::new().with_config(config).with_default_features();
         // Tablets of this process are read without calls, so nothing is gained there.
         let is_remote = client.config().local_tablets.is_none();
@@ -65,11 +55,29 @@ impl Session {
     /// Plans a query.
     pub(crate) async fn frame(&self, statement: Statement) -> SqlResult<DataFrame> {
         let plan = self.context.state().statement_to_plan(statement).await?;
+        let plan = float_literals::rewrite(plan)?;
         let options =
             SQLOptions::new().with_allow_ddl(false).with_allow_dml(false).with_allow_statements(false);
         options.verify_plan(&plan)?;
         Ok(self.context.execute_logical_plan(plan).await?)
     }
+}
+
+/// Returns the configuration of the planner.
+pub(crate) fn config(plan: PlanOptions) -> SessionConfig {
+    let mut config = SessionConfig::new()
+        .with_information_schema(true)
+        .with_create_default_catalog_and_schema(false)
+        .with_default_catalog_and_schema(CATALOG, SCHEMA);
+    if let Some(count) = plan.partitions {
+        config = config.with_target_partitions(count);
+    }
+    let options = config.options_mut();
+    // A DECIMAL literal keeps all its digits on the way into a DECIMAL column; beside DOUBLE see float_literals.
+    options.sql_parser.parse_float_as_decimal = true;
+    // Batches of the client have Utf8 columns; a second type of text would mean casts of columns.
+    options.sql_parser.map_string_types_to_utf8view = false;
+    config
 }
 
 /// Returns the hybrid timestamp of an AS OF clause.

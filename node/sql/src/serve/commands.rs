@@ -5,7 +5,10 @@
 
 use std::sync::Arc;
 
-use datafusion::logical_expr::sqlparser::ast::{Expr, Set, Statement as SqlStatement, Value};
+use datafusion::logical_expr::sqlparser::ast::{
+    Expr, Set, Statement as SqlStatement, TransactionAccessMode, TransactionIsolationLevel, TransactionMode,
+    Value,
+};
 use datafusion::sql::parser::Statement;
 use futures_util::stream;
 use pgwire::api::Type;
@@ -49,6 +52,10 @@ pub(super) fn run(
     }
     let Statement::Statement(sql) = statement else { return check_alive(status).map(|()| None) };
     match &**sql {
+        SqlStatement::Commit { chain: true, .. } | SqlStatement::Rollback { chain: true, .. } => {
+            let what = "AND CHAIN is not supported; end the block, then BEGIN another";
+            Err(SqlError::with_state(state::NOT_SUPPORTED, what))
+        }
         SqlStatement::Commit { .. } if status == TransactionStatus::Error => {
             Ok(Some(Response::TransactionEnd(Tag::new("ROLLBACK"))))
         }
@@ -86,8 +93,14 @@ fn run_alive(
     format: &Format,
 ) -> SqlResult<Option<Response>> {
     match statement {
-        SqlStatement::StartTransaction { .. } => Ok(Some(Response::TransactionStart(Tag::new("BEGIN")))),
-        SqlStatement::Set(set) => check_setting(set).map(|()| Some(done("SET"))),
+        SqlStatement::StartTransaction { modes, modifier, statements, exception, .. } => {
+            if modifier.is_some() || !statements.is_empty() || exception.is_some() {
+                return Err(refused(&statement.to_string()));
+            }
+            check_modes(modes, Scope::Block)?;
+            Ok(Some(Response::TransactionStart(Tag::new("BEGIN"))))
+        }
+        SqlStatement::Set(set) => check_setting(set, status).map(|()| Some(done("SET"))),
         SqlStatement::ShowVariable { variable } => {
             let words: Vec<String> = variable.iter().map(|word| word.value.to_lowercase()).collect();
             show(&words.join("_"), format).map(Some)
@@ -135,8 +148,43 @@ fn check_write(status: TransactionStatus) -> SqlResult<()> {
     }
 }
 
+/// Statements that the modes of a transaction are about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Scope {
+    Block,
+    /// All later blocks and statements of the connection.
+    Session,
+    /// SET TRANSACTION outside a block.
+    Nothing,
+}
+
+/// Accepts the modes that statements have anyway: each reads the latest rows, and a block does not write.
+fn check_modes(modes: &[TransactionMode], scope: Scope) -> SqlResult<()> {
+    use TransactionIsolationLevel::{ReadCommitted, ReadUncommitted};
+    for mode in modes {
+        match mode {
+            TransactionMode::IsolationLevel(ReadCommitted | ReadUncommitted) => {}
+            TransactionMode::IsolationLevel(level) => {
+                let what = format!(
+                    "ISOLATION LEVEL {level} is not supported; each statement reads a snapshot of its own, which is \
+                     READ COMMITTED"
+                );
+                return Err(SqlError::with_state(state::NOT_SUPPORTED, what));
+            }
+            TransactionMode::AccessMode(TransactionAccessMode::ReadWrite) => {}
+            TransactionMode::AccessMode(TransactionAccessMode::ReadOnly) if scope == Scope::Block => {}
+            TransactionMode::AccessMode(TransactionAccessMode::ReadOnly) => {
+                let what =
+                    "READ ONLY is not supported outside a block of BEGIN and COMMIT, where statements write";
+                return Err(SqlError::with_state(state::NOT_SUPPORTED, what));
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Accepts a setting whose value changes nothing here, and refuses others.
-fn check_setting(set: &Set) -> SqlResult<()> {
+fn check_setting(set: &Set, status: TransactionStatus) -> SqlResult<()> {
     let (name, value) = match set {
         Set::SingleAssignment { variable, values, .. } => {
             let values: Vec<String> = values.iter().map(value_text).collect();
@@ -144,7 +192,17 @@ fn check_setting(set: &Set) -> SqlResult<()> {
         }
         Set::SetTimeZone { value, .. } => ("timezone".to_string(), value_text(value)),
         Set::SetNames { charset_name, .. } => ("client_encoding".to_string(), charset_name.value.clone()),
-        Set::SetTransaction { .. } => return Ok(()),
+        Set::SetTransaction { snapshot: Some(_), .. } => {
+            return Err(refused("SET TRANSACTION SNAPSHOT"));
+        }
+        Set::SetTransaction { modes, snapshot: None, session } => {
+            let scope = match (session, status) {
+                (true, _) => Scope::Session,
+                (false, TransactionStatus::Transaction) => Scope::Block,
+                (false, _) => Scope::Nothing,
+            };
+            return check_modes(modes, scope);
+        }
         other => return Err(refused(&other.to_string())),
     };
     let accepted = SETTINGS.iter().find(|(known, _)| *known == name).map_or(&[][..], |(_, values)| values);

@@ -13,7 +13,7 @@ use nyala_sql::{Format, Shell};
 const BIG_DOUBLINGS: u32 = 18;
 
 /// Looks at a condition that must come to hold, before a test gives up.
-const LOOKS_MAX: usize = 20_000;
+pub(crate) const LOOKS_MAX: usize = 20_000;
 
 /// Runs a test on threads with the stacks that planning needs.
 pub(crate) fn block_on(test: impl Future<Output = ()>) {

@@ -7,7 +7,7 @@ use nyala_sql::serve::{ClusterAccess, Passwords, ServeConfig, SqlServer};
 use tokio_postgres::types::Type;
 use tokio_postgres::{Config, NoTls, SimpleQueryMessage};
 
-use super::bed::{Bed, block_on, open_scanners, until};
+use super::bed::{Bed, LOOKS_MAX, block_on, open_scanners, until};
 
 fn config(server: &SqlServer) -> Config {
     let mut config = Config::new();
@@ -38,6 +38,7 @@ fn clients_of_the_postgres_protocol_are_served() {
         simple_queries_hold_several_statements(&client).await;
         parameters_have_the_types_of_their_columns(&client).await;
         errors_have_states(&client).await;
+        transactions_are_no_more_than_they_say(&client).await;
         portals_return_rows_in_parts(client).await;
         server.stop().await;
         scans_are_cancelled_on_the_servers(&bed).await;
@@ -189,6 +190,60 @@ async fn errors_have_states(client: &tokio_postgres::Client) {
     assert_eq!(shown.get::<_, &str>(0), "read committed");
 }
 
+async fn transactions_are_no_more_than_they_say(client: &tokio_postgres::Client) {
+    let refused = [
+        "BEGIN ISOLATION LEVEL SERIALIZABLE",
+        "START TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY",
+        "BEGIN IMMEDIATE",
+        "SET SESSION CHARACTERISTICS AS TRANSACTION READ ONLY",
+        "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL SERIALIZABLE",
+        "SET TRANSACTION READ ONLY",
+        "SET TRANSACTION SNAPSHOT '00000003-0000001B-1'",
+        "COMMIT AND CHAIN",
+        "ROLLBACK AND CHAIN",
+    ];
+    for sql in refused {
+        assert_eq!(code(&client.batch_execute(sql).await.expect_err(sql)), "0A000", "{sql}");
+    }
+    // Statements of drivers by default, and of those that ask for what there is.
+    let accepted = [
+        "BEGIN; COMMIT",
+        "begin; ROLLBACK",
+        "BEGIN TRANSACTION; END",
+        "START TRANSACTION; COMMIT AND NO CHAIN",
+        "BEGIN READ WRITE; ROLLBACK",
+        "BEGIN ISOLATION LEVEL READ COMMITTED READ ONLY; SELECT 1; COMMIT",
+        "BEGIN; SET TRANSACTION ISOLATION LEVEL READ COMMITTED, READ ONLY; COMMIT",
+        "SET SESSION CHARACTERISTICS AS TRANSACTION READ WRITE",
+        "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ UNCOMMITTED",
+    ];
+    for sql in accepted {
+        client.batch_execute(sql).await.expect(sql);
+    }
+}
+
+/// A table of CREATE TABLE AS is there with all its rows, or not at all.
+async fn a_cancelled_create_leaves_no_table(bed: &Bed, client: &tokio_postgres::Client) {
+    let create = "CREATE TABLE IF NOT EXISTS half PRIMARY KEY (k) PARTITION BY HASH (k) PARTITIONS 2
+                  AS SELECT k, pad FROM big";
+    let cancel = async {
+        while bed.client.open_table("half").await.is_err() {}
+        client.cancel_token().cancel_query(NoTls).await.expect("a request");
+    };
+    let (created, ()) = tokio::join!(client.batch_execute(create), cancel);
+    assert_eq!(code(&created.expect_err("the statement was cancelled")), "57014");
+    until_dropped(bed, "half").await;
+}
+
+async fn until_dropped(bed: &Bed, table: &str) {
+    for _ in 0..LOOKS_MAX {
+        if bed.client.open_table(table).await.is_err() {
+            return;
+        }
+    }
+    panic!("table {table} is still there");
+}
+
 async fn portals_return_rows_in_parts(mut client: tokio_postgres::Client) {
     let transaction = client.transaction().await.expect("a block");
     let portal = transaction.bind("SELECT k FROM types ORDER BY k", &[]).await.expect("a portal");
@@ -221,6 +276,7 @@ async fn scans_are_cancelled_on_the_servers(bed: &Bed) {
     // The connection is usable, and a late cancel request has nothing to cancel.
     client.cancel_token().cancel_query(NoTls).await.expect("a request");
     client.batch_execute("SELECT 1").await.expect("an answer");
+    a_cancelled_create_leaves_no_table(bed, &client).await;
 
     // A connection that ends takes its scanners with it. The library's own close would read the rest first.
     let (leaving, connection) = config(&server).connect(NoTls).await.expect("a client");

@@ -5,6 +5,7 @@ use arrow_flight::sql::CommandStatementIngest;
 use arrow_flight::sql::{TableExistsOption, TableNotExistOption};
 use futures_util::StreamExt;
 use nyala_client::RowOpKind;
+use nyala_client::rows::TableWriter;
 use tonic::Status;
 
 use super::super::super::catalog::{CATALOG, SCHEMA};
@@ -17,17 +18,26 @@ use super::status::status;
 pub(super) async fn append(
     executor: &Executor,
     ingest: &CommandStatementIngest,
-    mut batches: FlightRecordBatchStream,
+    batches: FlightRecordBatchStream,
 ) -> Result<i64, Status> {
     check(ingest).map_err(status)?;
     let table = dml::open(&executor.client, &ingest.table).await.map_err(status)?;
     let mut writer = table.writer();
+    if let Err(error) = write(batches, &mut writer).await {
+        // The client may write after the error; no row of these may follow.
+        writer.discard().await;
+        return Err(error);
+    }
+    let written = writer.finish().await.map_err(|error| status(dml::explained(error)))?.written;
+    Ok(i64::try_from(written).unwrap_or(i64::MAX))
+}
+
+async fn write(mut batches: FlightRecordBatchStream, writer: &mut TableWriter) -> Result<(), Status> {
     while let Some(batch) = batches.next().await {
         let batch = batch.map_err(Status::from)?;
         writer.write_batch(RowOpKind::Insert, &batch).await.map_err(status)?;
     }
-    let written = writer.finish().await.map_err(|error| status(dml::explained(error)))?.written;
-    Ok(i64::try_from(written).unwrap_or(i64::MAX))
+    Ok(())
 }
 
 /// Refuses what ingestion cannot do.
