@@ -521,7 +521,7 @@ fn damaged_and_false_manifests_are_rejected() {
         Corrupt: the copy of tablet 07070707070707070707070707070707: its consensus metadata is of tablet 01010101010101010101010101010101
         Corrupt: the copy of tablet 07070707070707070707070707070707: its log ends with 0.0, but 1.4 was applied
         Corrupt: the copy of tablet 07070707070707070707070707070707: its source is in term 0, but its log ends with 1.5
-        Corrupt: the copy of tablet 07070707070707070707070707070707: it has 5 files, but 0 sizes
+        Corrupt: the copy of tablet 07070707070707070707070707070707: it has 6 files, but 0 sizes
         Corrupt: the copy of tablet 07070707070707070707070707070707: its file "../../etc/passwd" is not in data/07070707070707070707070707070707
         Corrupt: the copy of tablet 07070707070707070707070707070707: its log segments are not in order
         Corrupt: the copy of tablet 07070707070707070707070707070707: its parts are larger than any disk"#]].assert_eq(&messages.join("\n"));
