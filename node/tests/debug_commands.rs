@@ -55,6 +55,14 @@ fn flip(path: &Path, at: usize) {
     std::fs::write(path, bytes).expect("written");
 }
 
+fn a_dump_that_cannot_be_written_fails(wal: &Path, tablet: &str) {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("the device of full disks");
+    let mut dump = nyala(&["debug", "replica", "dump", tablet, "--fs-wal-dir", wal.to_str().expect("UTF-8")]);
+    let Output { status, stderr, .. } = dump.stdout(full).output().expect("it starts");
+    let error = String::from_utf8_lossy(&stderr);
+    assert!(status.code() == Some(1) && error.contains("write standard output"), "{error}");
+}
+
 #[test]
 fn a_stopped_server_is_checked_read_and_repaired() {
     let dir = tempfile::tempdir().expect("a temporary directory");
@@ -82,12 +90,7 @@ fn a_stopped_server_is_checked_read_and_repaired() {
     assert_eq!(code, Some(0), "{out}");
     assert!(out.starts_with("1 replicas, 0 tombstones"), "{out}");
     assert_eq!(rows(&wal, &tablet), ROWS);
-    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("the device of full disks");
-    let mut dump =
-        nyala(&["debug", "replica", "dump", &tablet, "--fs-wal-dir", wal.to_str().expect("UTF-8")]);
-    let Output { status, stderr, .. } = dump.stdout(full).output().expect("it starts");
-    let error = String::from_utf8_lossy(&stderr);
-    assert!(status.code() == Some(1) && error.contains("write standard output"), "{error}");
+    a_dump_that_cannot_be_written_fails(&wal, &tablet);
     let (code, out) = debug(&wal, &["replica", "list"]);
     assert!(code == Some(0) && out.contains(&tablet) && out.contains("READY"), "{out}");
     let (code, out) = debug(&wal, &["wal", "dump", &tablet]);

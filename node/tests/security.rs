@@ -340,8 +340,8 @@ async fn a_cluster_that_requires_authentication_believes_certificates_and_json_w
     world.cluster.shutdown().await;
 }
 
-/// What a server demands of its callers it demands of those that it calls: a process in the place of a server that
-/// speaks plain text, or takes a name for a proof, gets no heartbeat and no log entry.
+/// A server calls only those that meet the demands on its own callers: a process in the place of a server that speaks
+/// plain text, or takes a name for a proof, gets no heartbeat and no log entry.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_calls_only_servers_that_meet_its_own_demands() {
     let mut plain = World::start(&[("rpc_encryption", "disabled"), ("rpc_authentication", "disabled")]).await;

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use super::error::{CatalogError, CatalogResult};
 use super::record::ExtraConfig;
-use crate::tablet::superblock::{DISABLE_COMPACTION as NO_COMPACTION, MAINTENANCE_PRIORITY as PRIORITY};
-
-const HISTORY: &str = "kudu.table.history_max_age_sec";
+use crate::schema::table_settings::{
+    DISABLE_COMPACTION as NO_COMPACTION, HISTORY_MAX_AGE_SEC as HISTORY, MAINTENANCE_PRIORITY as PRIORITY,
+};
 
 impl ExtraConfig {
     /// Returns this configuration with `changes` applied; an empty value unsets its key.

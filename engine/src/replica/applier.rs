@@ -78,7 +78,7 @@ impl TabletApplier {
             Op::Write(WriteOp { columns, rows, indirect }) => {
                 let (schema, recorded) = (self.tablet.table_schema(), mode.recorded());
                 let limits = RowAdmission::Limits(self.tablet.config());
-                let admission = recorded.map_or(limits, RowAdmission::Recorded);
+                let admission = recorded.map_or(limits, |result| RowAdmission::Recorded(&result.errors));
                 match prepare(&schema, admission, None, &columns, &rows, &indirect, auto_increment) {
                     Ok(prepared) => self.write(prepared, record, mode),
                     Err(error) if recorded.is_some() => Err(Error::corrupt(format!(

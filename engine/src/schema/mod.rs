@@ -21,6 +21,7 @@ pub mod row_block;
 pub mod row_change;
 pub mod row_layout;
 pub mod row_ops;
+pub mod table_settings;
 pub mod wire_hash;
 
 pub use data_type::{DataType, TypeParameters, ValueKind};

@@ -11,7 +11,6 @@
 
 use std::sync::Arc;
 
-use super::apply::WriteResult;
 use super::superblock::TabletSchema;
 use crate::config::TabletConfig;
 use crate::error::{Error, Result};
@@ -94,9 +93,8 @@ pub struct PartitionCheck<'a> {
 pub enum RowAdmission<'a> {
     /// Rows above the server's limits fail.
     Limits(&'a TabletConfig),
-    /// The rows that failed when the batch was first decoded, which the log records. The server may have had other
-    /// limits then.
-    Recorded(&'a WriteResult),
+    /// The rows that failed, ascending, as the log records them. The server may have had other limits then.
+    Recorded(&'a [(u32, RowError)]),
 }
 
 impl RowAdmission<'_> {
@@ -112,7 +110,7 @@ impl RowAdmission<'_> {
     /// Returns the error of a row that fails before the tablet is read, and so takes no auto-increment value. `found`
     /// is the reader's. `Corrupt` if the record does not have that.
     fn error(self, index: u32, found: Option<RowError>) -> Result<Option<RowError>> {
-        let RowAdmission::Recorded(WriteResult { errors, .. }) = self else { return Ok(found) };
+        let RowAdmission::Recorded(errors) = self else { return Ok(found) };
         let recorded = errors.binary_search_by_key(&index, |(at, _)| *at).ok().map(|at| &errors[at].1);
         let recorded = recorded.filter(|error| error.code == RowErrorCode::InvalidArgument);
         match (recorded, found) {

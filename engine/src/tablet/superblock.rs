@@ -23,6 +23,7 @@ use crate::ids::{ColumnId, OpId, TableId, TabletId};
 use crate::schema::partition::{Partition, PartitionSchema};
 use crate::schema::row_change::RowChange;
 use crate::schema::row_layout::RowLayout;
+use crate::schema::table_settings::{DISABLE_COMPACTION, MAINTENANCE_PRIORITY};
 use crate::schema::{ColumnSchema, DataType, Schema};
 use crate::time::Timestamp;
 
@@ -204,10 +205,6 @@ impl Superblock {
         removed.map_err(|e| Error::io(format_args!("remove {path}"), &e))
     }
 }
-
-/// Names of the entries of a table's extra configuration that maintenance reads.
-pub const MAINTENANCE_PRIORITY: &str = "kudu.table.maintenance_priority";
-pub const DISABLE_COMPACTION: &str = "kudu.table.disable_compaction";
 
 /// A tablet's schema of one version, with data derived from it.
 #[derive(Debug, Clone)]

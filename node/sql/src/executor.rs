@@ -268,8 +268,8 @@ impl Executor {
         };
         if !create.columns.is_empty() || !clauses.attributes.is_empty() {
             return Err(SqlError::new(
-                "CREATE TABLE with definitions of columns and AS is not supported; run CREATE TABLE, then INSERT INTO … \
-                 SELECT",
+                "CREATE TABLE with definitions of columns and AS is not supported; run CREATE TABLE, then INSERT INTO \
+                 … SELECT",
             ));
         }
         let session = self.session(clauses).await?;

@@ -10,8 +10,8 @@ use super::ddl;
 use super::error::{SqlError, SqlResult, state};
 use super::script::Clauses;
 
-/// Guard of a table that gets its rows. The table is dropped unless it is kept: after an error, and when the statement is
-/// cancelled, because IF NOT EXISTS would take a table with some of the rows for the whole.
+/// Guard of a table that gets its rows. The table is dropped unless it is kept: after an error, and when the statement
+/// is cancelled, because IF NOT EXISTS would take a table with some of the rows for the whole.
 pub(crate) struct UnfinishedTable {
     client: Client,
     /// `None` once the table is kept or dropped.

@@ -10,13 +10,13 @@ use engine::replica::copy::RejectedSource;
 use engine::schema::Schema;
 use engine::schema::row_block::ProjectedColumn;
 use engine::schema::row_ops::ClientColumn;
+use engine::schema::table_settings::HISTORY_MAX_AGE_SEC;
 use engine::tablet::Tablet;
 use engine::tablet::superblock::{DataState, Superblock};
 
 use super::replica::ReplicaHandle;
 use crate::dirs::Directory;
 use nyala_common::wire::errors::{TabletError, TabletErrorCode};
-use nyala_common::wire::schema;
 use nyala_proto::kudu::app_status_pb::ErrorCode;
 use nyala_proto::kudu::tablet::{TabletDataState, TabletStatePb};
 
@@ -217,7 +217,7 @@ impl TabletEntry {
 
     /// Returns the table's own history retention in seconds, if it has one.
     pub fn history_max_age_s(&self) -> Option<u64> {
-        let name = schema::HISTORY_MAX_AGE_SEC;
+        let name = HISTORY_MAX_AGE_SEC;
         match self.tablet() {
             Some(tablet) => tablet.table_schema().extra.get(name)?.parse().ok(),
             None => self.meta.extra.get(name)?.parse().ok(),

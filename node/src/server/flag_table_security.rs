@@ -280,8 +280,8 @@ pub(super) const SECURITY: &[FlagSpec] = &[
         "tsk_rotation_seconds",
         Effective,
         "86400",
-        "interval at which the masters make a new key that signs tokens, in seconds; at least about a thousandth of the \
-        validity of tokens",
+        "interval at which the masters make a new key that signs tokens, in seconds; at least about a thousandth of \
+        the validity of tokens",
     )
     .within(1, SECONDS_MAX),
     F::bool(

@@ -15,7 +15,7 @@ use engine::schema::row_block::ColumnBlock;
 use engine::schema::{ColumnSchema, PhysicalType};
 
 use super::super::cell_text::parse_cell;
-use super::{STRICT, UTC, cast_to};
+use super::casts::{STRICT, UTC, cast_to};
 
 /// Returns true if an array of this type is text, and the column is neither text nor BINARY.
 pub fn needs_parsing(ty: &ArrowType, column: &ColumnSchema) -> bool {

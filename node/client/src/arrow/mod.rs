@@ -4,6 +4,7 @@
 //! Aligned buffers of a response are used without a copy. BOOL is a byte in the protocol and a bit in Arrow; every
 //! DECIMAL becomes a Decimal128.
 
+mod casts;
 mod exact;
 
 use std::sync::Arc;
@@ -17,8 +18,7 @@ use arrow_array::{
     RecordBatch, RecordBatchOptions, StringArray,
 };
 use arrow_buffer::{BooleanBuffer, Buffer, NullBuffer, OffsetBuffer, ScalarBuffer};
-use arrow_cast::cast::{CastOptions, cast_with_options};
-use arrow_schema::{DataType as ArrowType, Field, Schema as ArrowSchema, SchemaRef, TimeUnit};
+use arrow_schema::{Field, Schema as ArrowSchema, SchemaRef};
 use bytes::Bytes;
 use engine::error::{Error, Result};
 use engine::schema::row_block::{Bitmap, ColumnBlock, ColumnValues, RowBlock};
@@ -27,41 +27,9 @@ use engine::schema::{ColumnSchema, PhysicalType, TypeParameters, ValueKind};
 use super::cell_text::too_long;
 use nyala_proto::kudu::ColumnarRowBlockPb;
 
+pub use casts::arrow_type;
+use casts::{UTC, cast_to};
 pub use exact::{changed_value, needs_parsing, parsed_block};
-
-/// Casts in which a value out of range is an error, not NULL.
-const STRICT: CastOptions<'static> =
-    CastOptions { safe: false, format_options: arrow_cast::display::FormatOptions::new() };
-
-/// Time zone UTC as an offset: zone names would need a time zone database.
-const UTC: &str = "+00:00";
-
-/// Returns the Arrow type of a column.
-pub fn arrow_type(column: &ColumnSchema) -> ArrowType {
-    match column.ty.kind() {
-        ValueKind::Text => ArrowType::Utf8,
-        ValueKind::Decimal => {
-            ArrowType::Decimal128(column.attributes.precision, column.attributes.scale as i8)
-        }
-        ValueKind::Date => ArrowType::Date32,
-        ValueKind::Timestamp => ArrowType::Timestamp(TimeUnit::Microsecond, Some(UTC.into())),
-        ValueKind::Plain => match column.ty.physical() {
-            PhysicalType::Bool => ArrowType::Boolean,
-            PhysicalType::Int8 => ArrowType::Int8,
-            PhysicalType::Int16 => ArrowType::Int16,
-            PhysicalType::Int32 => ArrowType::Int32,
-            PhysicalType::Int64 => ArrowType::Int64,
-            PhysicalType::Int128 => ArrowType::FixedSizeBinary(16),
-            PhysicalType::Uint8 => ArrowType::UInt8,
-            PhysicalType::Uint16 => ArrowType::UInt16,
-            PhysicalType::Uint32 => ArrowType::UInt32,
-            PhysicalType::Uint64 => ArrowType::UInt64,
-            PhysicalType::Float => ArrowType::Float32,
-            PhysicalType::Double => ArrowType::Float64,
-            PhysicalType::Binary => ArrowType::Binary,
-        },
-    }
-}
 
 /// Returns the Arrow schema of a projection.
 pub fn arrow_schema(columns: &[ColumnSchema]) -> SchemaRef {
@@ -270,19 +238,6 @@ pub(crate) fn written_block(array: &ArrayRef, column: &ColumnSchema) -> Result<C
 /// Returns an array as a column of a table.
 pub fn column_block(array: &ArrayRef, column: &ColumnSchema) -> Result<ColumnBlock, String> {
     written_block(array, column)
-}
-
-fn cast_to(array: &ArrayRef, column: &ColumnSchema) -> Result<ArrayRef, String> {
-    let wanted = arrow_type(column);
-    let cast = if *array.data_type() == wanted {
-        array.clone()
-    } else {
-        cast_with_options(array, &wanted, &STRICT).map_err(|error| error.to_string())?
-    };
-    if !column.nullable && cast.null_count() > 0 {
-        return Err("NULL in a column that is NOT NULL".to_string());
-    }
-    Ok(cast)
 }
 
 fn to_block(cast: &ArrayRef, column: &ColumnSchema) -> Result<ColumnBlock, String> {

@@ -8,17 +8,14 @@ use std::collections::BTreeMap;
 use bytes::Bytes;
 use engine::error::{Error, Result};
 use engine::ids::{ColumnId, Uuid};
+use engine::schema::table_settings::{DISABLE_COMPACTION, HISTORY_MAX_AGE_SEC, MAINTENANCE_PRIORITY};
 use engine::schema::{ColumnSchema, Compression, DataType, Encoding, Schema, TypeAttributes, TypeParameters};
-use engine::tablet::superblock::{DISABLE_COMPACTION, MAINTENANCE_PRIORITY};
 
 pub use super::partition::{
     from_pb as partition_from_pb, schema_from_pb as partition_schema_from_pb,
     schema_to_pb as partition_schema_to_pb, to_pb as partition_to_pb,
 };
 use nyala_proto::kudu::{ColumnSchemaPb, ColumnTypeAttributesPb, SchemaPb, TableExtraConfigPb};
-
-/// Name of an entry in a table's extra configuration; the engine has the others.
-pub const HISTORY_MAX_AGE_SEC: &str = "kudu.table.history_max_age_sec";
 
 /// Maximum number of digits of a DECIMAL. Source: `rows.md` §1.
 const DECIMAL_PRECISION_MAX: i32 = 38;

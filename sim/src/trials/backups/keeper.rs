@@ -34,8 +34,8 @@ const RANGES: u64 = 4;
 /// Most rows of a write, and tablets that are read at the same time.
 const ROWS: u64 = 12;
 const PARALLEL: usize = 2;
-/// Percentage of backups that are given up, of backups under which a range is dropped, and of these ranges that the same
-/// alteration adds again; most polls until a backup is given up.
+/// Percentage of backups that are given up, of backups under which a range is dropped, and of these ranges that the
+/// same alteration adds again; most polls until a backup is given up.
 const ABORT: u64 = 20;
 const DROP_WITHIN: u64 = 40;
 const REPLACE: u64 = 50;

@@ -132,7 +132,7 @@ impl Worker {
         self.cluster.lock().conclude_write(op, &results, self.now());
     }
 
-    /// Drops a session with a buffered row. No server is told of the row, and objects to it.
+    /// Drops a session with a buffered row. No server expects the row, so each reports a call that has it.
     async fn drop_rows(&mut self) {
         let op = self.begin();
         let key = self.random.below(KEYS as u64) as i64;

@@ -71,8 +71,8 @@ impl TokenFault {
 }
 
 impl TokenVerifier {
-    /// Adds public keys from a master and returns the rejected ones. A known number keeps its key. `now_s` is in seconds
-    /// since 1970; keys that have expired by then make way for others.
+    /// Adds public keys from a master and returns the rejected ones. A known number keeps its key. `now_s` is in
+    /// seconds since 1970; keys that have expired by then make way for others.
     pub fn import(&mut self, keys: &[TokenSigningPublicKeyPb], now_s: i64) -> Vec<TokenKeyError> {
         let rejected = keys.iter().filter_map(|pb| self.add(pb).err()).collect();
         self.drop_expired(now_s);
