@@ -7,9 +7,9 @@
 //!
 //! The planner reads `0.1` as DECIMAL. Left to it, `d > 0.0` would turn the values of `d` into DECIMAL, too: 1e-20
 //! would be 0, and NaN or 1e15 an error. Other expressions of type DECIMAL beside a floating-point number are cast to
-//! DOUBLE. The plan is rewritten before its columns are described, because `coalesce(d, 0.0)` changes its type. Literals of
-//! `INSERT … VALUES` get the type of their column before they are planned: rows of VALUES would share a DECIMAL, which
-//! may have no digits for theirs and none for 'NaN'.
+//! DOUBLE. The plan is rewritten before its columns are described, because `coalesce(d, 0.0)` changes its type.
+//! Literals of `INSERT … VALUES` get the type of their column before they are planned: rows of VALUES would share a
+//! DECIMAL, which may have no digits for theirs and none for 'NaN'.
 
 use std::cell::Cell;
 use std::sync::Arc;
