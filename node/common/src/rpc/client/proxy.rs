@@ -90,6 +90,9 @@ enum ProxyLink {
 /// segment after one second.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// Reason of the end of connections that the proxy closes.
+const DISCONNECTED: &str = "closed by this side";
+
 impl Proxy {
     /// Creates a proxy that connects as `caller`: a name, or a name with credentials.
     pub fn new(env: Env, target: impl Into<ProxyTarget>, caller: impl Into<RpcCaller>) -> Proxy {
@@ -177,22 +180,30 @@ impl ProxyShared {
 
     fn disconnect(&self) {
         let mut link = self.link();
-        if let ProxyLink::Up(connection) = &*link {
-            connection.close("closed by this side");
-            *link = ProxyLink::Down;
+        match &*link {
+            ProxyLink::Up(connection) => connection.close(DISCONNECTED),
+            // A connection that is still awaited is for these callers.
+            ProxyLink::Connecting(waiting) if waiting.iter().any(|waiter| !waiter.is_closed()) => return,
+            ProxyLink::Connecting(_) | ProxyLink::Down => {}
         }
+        *link = ProxyLink::Down;
     }
 
     async fn connect(&self) {
         let connected = self.connect_any().await;
-        let link = match &connected {
-            Ok(connection) => ProxyLink::Up(connection.clone()),
-            Err(_) => ProxyLink::Down,
-        };
-        let before = std::mem::replace(&mut *self.link(), link);
-        if let ProxyLink::Connecting(waiting) = before {
-            for waiter in waiting {
-                let _ = waiter.send(connected.clone());
+        let mut link = self.link();
+        match std::mem::replace(&mut *link, ProxyLink::Down) {
+            ProxyLink::Connecting(waiting) => {
+                *link = connected.clone().map_or(ProxyLink::Down, ProxyLink::Up);
+                drop(link);
+                for waiter in waiting {
+                    let _ = waiter.send(connected.clone());
+                }
+            }
+            // It was given up, and perhaps another attempt has succeeded since.
+            newer => {
+                *link = newer;
+                connected.iter().for_each(|connection| connection.close(DISCONNECTED));
             }
         }
     }
