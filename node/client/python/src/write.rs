@@ -30,7 +30,7 @@ impl WriteResult {
     }
 }
 
-/// Writes all rows and waits for their results.
+/// Writes all rows and waits for their results. After an error, no row of this call is written any more.
 pub(crate) fn write(
     py: Python<'_>,
     table: &nyala_client::Table,
@@ -38,19 +38,31 @@ pub(crate) fn write(
     rows: &Bound<'_, PyAny>,
 ) -> PyResult<WriteResult> {
     let mut writer = table.writer();
-    if rows.hasattr("__arrow_c_stream__")? || rows.hasattr("__arrow_c_array__")? {
-        write_arrow(py, &mut writer, table, kind, rows)?;
-    } else if rows.is_instance_of::<PyDict>() {
-        write_row(py, &mut writer, table, kind, rows)?;
-    } else if rows.is_instance_of::<PyString>() {
-        return Err(bad_argument("rows are Arrow data, a dictionary, or an iterable of dictionaries"));
-    } else {
-        for row in rows.try_iter()? {
-            write_row(py, &mut writer, table, kind, &row?)?;
-        }
+    if let Err(error) = write_rows(py, &mut writer, table, kind, rows) {
+        // What is on the way must not arrive after what the caller writes next.
+        wait(py, writer.discard())?;
+        return Err(error);
     }
     let summary = wait(py, writer.finish())?.map_err(raised)?;
     Ok(WriteResult { written: summary.written, ignored: summary.ignored })
+}
+
+fn write_rows(
+    py: Python<'_>,
+    writer: &mut TableWriter,
+    table: &nyala_client::Table,
+    kind: RowOpKind,
+    rows: &Bound<'_, PyAny>,
+) -> PyResult<()> {
+    if rows.hasattr("__arrow_c_stream__")? || rows.hasattr("__arrow_c_array__")? {
+        write_arrow(py, writer, table, kind, rows)
+    } else if rows.is_instance_of::<PyDict>() {
+        write_row(py, writer, table, kind, rows)
+    } else if rows.is_instance_of::<PyString>() {
+        Err(bad_argument("rows are Arrow data, a dictionary, or an iterable of dictionaries"))
+    } else {
+        rows.try_iter()?.try_for_each(|row| write_row(py, writer, table, kind, &row?))
+    }
 }
 
 fn write_arrow(

@@ -41,6 +41,14 @@ def test_every_type_is_read_as_it_was_written(client, name):
     assert copy.scan().to_arrow() == table.scan().to_arrow()
 
 
+def test_rows_of_a_failed_call_are_not_written_over_later_ones(client, name):
+    table = client.create_table(name, ["k int64", "v string null"])
+    with pytest.raises(nyala.SchemaMismatch, match="int does not fit STRING"):
+        table.upsert([{"k": 1, "v": "old"}, {"k": 2, "v": 5}])
+    table.upsert({"k": 1, "v": "new"})
+    assert list(table.scan(your_writes=True)) == [{"k": 1, "v": "new"}]
+
+
 @pytest.mark.parametrize(
     ("ty", "value", "text"),
     [
