@@ -5,6 +5,7 @@ use serde::Serialize;
 
 use super::error::{CatalogError, CatalogResult};
 use super::record::{SystemRecord, TableRecord};
+use super::tablet_budget::{KEY_BYTES_MAX, TABLETS_MAX};
 use crate::schema::partition::Partition;
 
 /// Largest record of a table, in bytes. While a table is altered its record has both schemas.
@@ -14,6 +15,9 @@ const TABLE_BYTES_MAX: usize = 8 << 20;
 const TABLETS_BYTES_MAX: usize = 24 << 20;
 /// Bytes that a tablet's record has besides its partition: replicas, state, message.
 const TABLET_BYTES: usize = 1024;
+
+// The tablets that a new table may have by the budget of its request.
+const _: () = assert!(TABLETS_MAX as usize * TABLET_BYTES + KEY_BYTES_MAX as usize <= TABLETS_BYTES_MAX);
 
 /// Refuses a table whose definition is too large to be stored.
 pub(super) fn check_table(record: &TableRecord) -> CatalogResult<()> {
@@ -29,7 +33,8 @@ pub(super) fn check_table(record: &TableRecord) -> CatalogResult<()> {
     Ok(())
 }
 
-/// Refuses partitions, with their dimension labels, that are too large to be stored: all that the table would have.
+/// Refuses a table to which partitions are added if its tablets are too large to be stored. `partitions`: all that it
+/// would have, with their dimension labels.
 pub(super) fn check_tablets<'a>(
     table: &str,
     partitions: impl Iterator<Item = (&'a Partition, Option<&'a str>)>,

@@ -10,9 +10,9 @@ use crate::schema::partition_range::PartitionRange;
 
 /// Tablets that one request may create. A tablet's record takes up to 2,000 bytes besides its keys, with seven replicas
 /// on hosts with the longest names: 40 MB in all.
-const TABLETS_MAX: u64 = 20_000;
+pub(super) const TABLETS_MAX: u64 = 20_000;
 /// Bytes of the partition keys and dimension labels of these tablets. Each tablet's record repeats them.
-const KEY_BYTES_MAX: u64 = 4 << 20;
+pub(super) const KEY_BYTES_MAX: u64 = 4 << 20;
 /// Bytes of one hash bucket in a tablet's record: in both keys, and by itself.
 const BUCKET_BYTES: u64 = 13;
 

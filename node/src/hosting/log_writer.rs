@@ -440,33 +440,44 @@ mod tests {
         }))
     }
 
+    fn append(index: u64) -> LogRequest {
+        LogRequest::Append { writes: vec![replicate(index)], last: Some(OpId { term: 1, index }) }
+    }
+
+    type Requests = mpsc::UnboundedSender<LogRequest>;
+
+    /// Starts a task for the log. Returns the senders of its requests, and what it reports.
+    fn started(env: &Env, wal: Wal) -> (Requests, mpsc::UnboundedReceiver<LogEvent>) {
+        let (reported, reports) = mpsc::unbounded_channel();
+        let report = Box::new(move |done, _| drop(reported.send(done)));
+        match start(env, wal, Arc::default(), Arc::default(), report) {
+            LogWriter::Beside(works) => (works, reports),
+            _ => panic!("it has a task"),
+        }
+    }
+
+    /// Returns true if work does not get the log.
+    async fn is_refused(works: &Requests) -> bool {
+        let (reply_sender, reply_receiver) = oneshot::channel::<()>();
+        let work = move |_: &mut Wal| reply_sender.send(()).expect("the test waits");
+        works.send(LogRequest::With(Box::new(work))).ok().unwrap();
+        reply_receiver.await.is_err()
+    }
+
     /// Space comes back while the task waits, and all that waited becomes durable in order.
     #[tokio::test(start_paused = true)]
     async fn a_full_device_delays_the_log_and_ends_nothing() {
         let env = OsEnv::new(&OsOptions::default()).expect("there is entropy");
         let disk = MemDisk::new(1);
         let wal = Wal::create(Arc::new(disk.clone()), "wal", CONFIG).expect("a log");
-        let (reported, mut reports) = mpsc::unbounded_channel();
-        let report = Box::new(move |done, _| drop(reported.send(done)));
-        let LogWriter::Beside(works) = start(&env, wal, Arc::default(), Arc::default(), report) else {
-            panic!("it has a task")
-        };
-        let append = |index| LogRequest::Append {
-            writes: vec![replicate(index)],
-            last: Some(OpId { term: 1, index }),
-        };
+        let (works, mut reports) = started(&env, wal);
         works.send(append(1)).ok().unwrap();
         assert!(matches!(reports.recv().await, Some(LogEvent::Persisted(Ok(op), _)) if op.index == 1));
         disk.set_free(10);
         works.send(append(2)).ok().unwrap();
         works.send(append(3)).ok().unwrap();
         // Other work is refused while the device is full, and reads are answered.
-        let (reply_sender, refused) = oneshot::channel::<()>();
-        works
-            .send(LogRequest::With(Box::new(move |_| reply_sender.send(()).expect("the test waits"))))
-            .ok()
-            .unwrap();
-        assert!(refused.await.is_err());
+        assert!(is_refused(&works).await);
         env.sleep(Duration::from_secs(60)).await;
         assert!(reports.try_recv().is_err(), "nothing is durable and nothing has failed");
         disk.set_free(1 << 20);
@@ -483,23 +494,13 @@ mod tests {
     async fn after_a_failed_append_nothing_is_written_and_no_work_sees_the_log() {
         let env = OsEnv::new(&OsOptions::default()).expect("there is entropy");
         let wal = Wal::create(Arc::new(MemDisk::new(1)), "wal", CONFIG).expect("a log");
-        let (reported, mut reports) = mpsc::unbounded_channel();
-        let report = Box::new(move |done, _| drop(reported.send(done)));
-        let LogWriter::Beside(works) = start(&env, wal, Arc::default(), Arc::default(), report) else {
-            panic!("it has a task")
-        };
+        let (works, mut reports) = started(&env, wal);
         // The log refuses 3 after 1. 2 would follow, and come after what was dropped.
         for index in [1, 3, 2] {
-            let writes = vec![replicate(index)];
-            works.send(LogRequest::Append { writes, last: Some(OpId { term: 1, index }) }).ok().unwrap();
+            works.send(append(index)).ok().unwrap();
             let LogEvent::Persisted(result, _) = reports.recv().await.unwrap() else { panic!("a write") };
             assert_eq!(result.is_ok(), index == 1, "{index}: {result:?}");
         }
-        let (reply_sender, refused) = oneshot::channel::<()>();
-        works
-            .send(LogRequest::With(Box::new(move |_| reply_sender.send(()).expect("the test waits"))))
-            .ok()
-            .unwrap();
-        assert!(refused.await.is_err());
+        assert!(is_refused(&works).await);
     }
 }

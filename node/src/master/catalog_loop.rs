@@ -6,7 +6,7 @@
 //!                                └── requests to tablet servers ◀──────┴──▶ replies, then reads
 //! ```
 //!
-//! - A turn takes all messages from the inbox, so that many changes share one durable write.
+//! - A turn takes all messages from the inbox, so that many changes share one durable write; large ones have their own.
 //! - Invariant: no change is visible before it is durable. Reads of a turn are answered after its write.
 //! - After a failed write the state in memory is ahead of the stored one. So the loop ends, and every later call gets
 //!   an error.

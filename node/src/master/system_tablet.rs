@@ -198,3 +198,19 @@ fn read_from(
     }
     Ok(rows)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_record_above_the_limit_is_refused_with_the_rows_beside_it() {
+        let put =
+            |bytes: usize| SystemRowWrite { key: SystemRowKey::Cluster, metadata: Some(vec![0; bytes]) };
+        let delete = SystemRowWrite { key: SystemRowKey::Authority, metadata: None };
+        assert_eq!(check_sizes(&[put(RECORD_BYTES_MAX), delete.clone()]), Ok(()));
+        let refused = check_sizes(&[delete.clone(), put(RECORD_BYTES_MAX + 1)]).expect_err("too large");
+        assert_eq!(refused.message, "the record of Cluster is too large");
+        assert_eq!(row_bytes(&[put(3), delete, put(4)]), 7);
+    }
+}

@@ -5,7 +5,7 @@ use arrow_schema::DataType as ArrowType;
 use engine::schema::ValueKind;
 use engine::schema::row_ops::{ClientCell, RowOpKind};
 use nyala_client::rows::TableWriter;
-use nyala_client::{ClientError, definitions};
+use nyala_client::{ClientError, Table, definitions};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString};
 use pyo3_arrow::input::AnyRecordBatch;
@@ -33,58 +33,84 @@ impl WriteResult {
 /// Writes all rows and waits for their results. After an error, no row of this call is written any more.
 pub(crate) fn write(
     py: Python<'_>,
-    table: &nyala_client::Table,
+    table: &Table,
     kind: RowOpKind,
     rows: &Bound<'_, PyAny>,
 ) -> PyResult<WriteResult> {
-    let mut writer = table.writer();
-    if let Err(error) = write_rows(py, &mut writer, table, kind, rows) {
+    let mut write = Write { py, table, kind, writer: table.writer() };
+    if let Err(error) = write.rows(rows) {
         // What is on the way must not arrive after what the caller writes next.
-        wait(py, writer.discard())?;
+        wait(py, write.writer.discard())?;
         return Err(error);
     }
-    let summary = wait(py, writer.finish())?.map_err(raised)?;
+    let summary = wait(py, write.writer.finish())?.map_err(raised)?;
     Ok(WriteResult { written: summary.written, ignored: summary.ignored })
 }
 
-fn write_rows(
-    py: Python<'_>,
-    writer: &mut TableWriter,
-    table: &nyala_client::Table,
+/// A write in progress.
+struct Write<'a> {
+    py: Python<'a>,
+    table: &'a Table,
     kind: RowOpKind,
-    rows: &Bound<'_, PyAny>,
-) -> PyResult<()> {
-    if rows.hasattr("__arrow_c_stream__")? || rows.hasattr("__arrow_c_array__")? {
-        write_arrow(py, writer, table, kind, rows)
-    } else if rows.is_instance_of::<PyDict>() {
-        write_row(py, writer, table, kind, rows)
-    } else if rows.is_instance_of::<PyString>() {
-        Err(bad_argument("rows are Arrow data, a dictionary, or an iterable of dictionaries"))
-    } else {
-        rows.try_iter()?.try_for_each(|row| write_row(py, writer, table, kind, &row?))
-    }
+    writer: TableWriter,
 }
 
-fn write_arrow(
-    py: Python<'_>,
-    writer: &mut TableWriter,
-    table: &nyala_client::Table,
-    kind: RowOpKind,
-    rows: &Bound<'_, PyAny>,
-) -> PyResult<()> {
-    let mut reader = rows.extract::<AnyRecordBatch>()?.into_reader()?;
-    // The stream may need the interpreter for its next batch.
-    while let Some(batch) = py.detach(|| reader.next()) {
-        let batch =
-            batch.map_err(|error| NyalaError::new_err(format!("reading the rows to write: {error}")))?;
-        check_types(table, &batch)?;
-        wait(py, writer.write_batch(kind, &batch))?.map_err(raised)?;
+impl Write<'_> {
+    fn rows(&mut self, rows: &Bound<'_, PyAny>) -> PyResult<()> {
+        if rows.hasattr("__arrow_c_stream__")? || rows.hasattr("__arrow_c_array__")? {
+            self.arrow(rows)
+        } else if rows.is_instance_of::<PyDict>() {
+            self.row(rows)
+        } else if rows.is_instance_of::<PyString>() {
+            Err(bad_argument("rows are Arrow data, a dictionary, or an iterable of dictionaries"))
+        } else {
+            rows.try_iter()?.try_for_each(|row| self.row(&row?))
+        }
     }
-    Ok(())
+
+    fn arrow(&mut self, rows: &Bound<'_, PyAny>) -> PyResult<()> {
+        let mut reader = rows.extract::<AnyRecordBatch>()?.into_reader()?;
+        // The stream may need the interpreter for its next batch.
+        while let Some(batch) = self.py.detach(|| reader.next()) {
+            let batch =
+                batch.map_err(|error| NyalaError::new_err(format!("reading the rows to write: {error}")))?;
+            check_types(self.table, &batch)?;
+            wait(self.py, self.writer.write_batch(self.kind, &batch))?.map_err(raised)?;
+        }
+        Ok(())
+    }
+
+    /// Writes a dictionary; columns that it lacks are not set.
+    fn row(&mut self, row: &Bound<'_, PyAny>) -> PyResult<()> {
+        let row = row.cast::<PyDict>().map_err(|_| {
+            let number = self.writer.next_row();
+            bad_argument(format!("row {number}: rows are dictionaries from column names to values"))
+        })?;
+        let schema = self.table.schema();
+        let mut bytes = Vec::new();
+        let mut ends = vec![None; schema.columns().len()];
+        for (name, value) in row {
+            let name: String = name.extract()?;
+            let column = definitions::find(schema, &name, self.table.name()).map_err(raised_from)?;
+            let index = schema.index_of_name(&name).expect("it was found by its name");
+            let start = bytes.len();
+            ends[index] = Some((start, encode(&value, column, &mut bytes)?, bytes.len()));
+        }
+        let cells: Vec<ClientCell<'_>> = ends
+            .iter()
+            .map(|cell| match cell {
+                None => ClientCell::Unset,
+                Some((_, false, _)) => ClientCell::Null,
+                Some((start, true, end)) => ClientCell::Value(&bytes[*start..*end]),
+            })
+            .collect();
+        let applied: Result<(), ClientError> = wait(self.py, self.writer.apply_cells(self.kind, &cells))?;
+        applied.map_err(raised)
+    }
 }
 
 /// Refuses columns of a type that dictionaries may not have either, whatever the values are.
-fn check_types(table: &nyala_client::Table, batch: &RecordBatch) -> PyResult<()> {
+fn check_types(table: &Table, batch: &RecordBatch) -> PyResult<()> {
     for field in batch.schema().fields() {
         // The writer refuses a column that the table lacks.
         let Some(index) = table.schema().index_of_name(field.name()) else { continue };
@@ -106,36 +132,4 @@ fn check_types(table: &nyala_client::Table, batch: &RecordBatch) -> PyResult<()>
         return Err(mismatch(&column.name, reason));
     }
     Ok(())
-}
-
-/// Writes a dictionary; columns that it lacks are not set.
-fn write_row(
-    py: Python<'_>,
-    writer: &mut TableWriter,
-    table: &nyala_client::Table,
-    kind: RowOpKind,
-    row: &Bound<'_, PyAny>,
-) -> PyResult<()> {
-    let row = row.cast::<PyDict>().map_err(|_| {
-        bad_argument(format!("row {}: rows are dictionaries from column names to values", writer.next_row()))
-    })?;
-    let mut bytes = Vec::new();
-    let mut ends = vec![None; table.schema().columns().len()];
-    for (name, value) in row {
-        let name: String = name.extract()?;
-        let column = definitions::find(table.schema(), &name, table.name()).map_err(raised_from)?;
-        let index = table.schema().index_of_name(&name).expect("it was found by its name");
-        let start = bytes.len();
-        ends[index] = Some((start, encode(&value, column, &mut bytes)?, bytes.len()));
-    }
-    let cells: Vec<ClientCell<'_>> = ends
-        .iter()
-        .map(|cell| match cell {
-            None => ClientCell::Unset,
-            Some((_, false, _)) => ClientCell::Null,
-            Some((start, true, end)) => ClientCell::Value(&bytes[*start..*end]),
-        })
-        .collect();
-    let applied: Result<(), ClientError> = wait(py, writer.apply_cells(kind, &cells))?;
-    applied.map_err(raised)
 }

@@ -39,6 +39,16 @@ impl Masters {
         masters
     }
 
+    /// Starts `count` masters, which join one after another; the first leads.
+    async fn joined(count: usize) -> Masters {
+        let mut masters = Masters::with(count, true).await;
+        for number in 1..count {
+            masters.run().await;
+            masters.promoted(0, number).await;
+        }
+        masters
+    }
+
     /// Starts the next master, configured with all earlier ones.
     async fn run(&mut self) {
         let number = self.masters.len();
@@ -164,11 +174,7 @@ async fn a_new_master_auto_joins() {
 
 #[tokio::test(start_paused = true)]
 async fn a_new_leader_lists_no_holds_as_complete_until_all_holders_have_asked_again() {
-    let mut masters = Masters::with(3, true).await;
-    for number in 1..3 {
-        masters.run().await;
-        masters.promoted(0, number).await;
-    }
+    let masters = Masters::joined(3).await;
     masters.heartbeat(0).await;
     masters.create(0, "t").await;
     let lease = Duration::from_secs(60);
@@ -192,11 +198,7 @@ async fn a_new_leader_lists_no_holds_as_complete_until_all_holders_have_asked_ag
 
 #[tokio::test(start_paused = true)]
 async fn a_master_that_lost_its_disk_is_added_once_the_old_one_is_removed() {
-    let mut masters = Masters::with(3, true).await;
-    for number in 1..3 {
-        masters.run().await;
-        masters.promoted(0, number).await;
-    }
+    let mut masters = Masters::joined(3).await;
     let lost = masters.masters.pop().expect("the third");
     lost.shutdown().await;
     masters.envs[2].disks = Arc::new(MemDisks::default());
@@ -215,18 +217,14 @@ async fn a_master_that_lost_its_disk_is_added_once_the_old_one_is_removed() {
 
 #[tokio::test(start_paused = true)]
 async fn masters_started_together_keep_their_cluster_when_one_has_a_new_disk() {
-    let mut masters = Masters::with(3, true).await;
-    for number in 1..3 {
-        masters.run().await;
-        masters.promoted(0, number).await;
-    }
+    let mut masters = Masters::joined(3).await;
     masters.heartbeat(0).await;
     masters.create(0, "t").await;
     for master in std::mem::take(&mut masters.masters) {
         master.shutdown().await;
     }
     masters.envs[2].disks = Arc::new(MemDisks::default());
-    // The new disk is empty, so this master asks while the others open their system tablets.
+    // The master with the new disk asks first, before the others have opened their system tablets.
     let third = masters.start_as(2, 3).await;
     masters.masters = vec![masters.start_as(0, 3).await, masters.start_as(1, 3).await, third];
     let leads = |masters: &Masters| masters.masters.iter().position(|master| master.leads());
