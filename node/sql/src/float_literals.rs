@@ -12,10 +12,13 @@
 //! DECIMAL, which may have no digits for theirs and none for 'NaN'.
 
 use std::cell::Cell;
+use std::str::FromStr;
 use std::sync::Arc;
 
-use datafusion::arrow::array::{Array, ArrayRef, AsArray, Float32Array, Float64Array, PrimitiveArray};
-use datafusion::arrow::datatypes::{DataType, Decimal128Type, Decimal256Type, DecimalType};
+use datafusion::arrow::array::{Array, ArrayRef, AsArray, PrimitiveArray};
+use datafusion::arrow::datatypes::{
+    ArrowPrimitiveType, DataType, Decimal128Type, Decimal256Type, DecimalType, Float32Type, Float64Type,
+};
 use datafusion::arrow::error::ArrowError;
 use datafusion::common::tree_node::{Transformed, TreeNode};
 use datafusion::common::{DFSchema, Result, ScalarValue};
@@ -221,35 +224,32 @@ where
 {
     // The text has all digits, and its parser rounds once.
     let texts = array.iter().map(|value| value.map(|value| format!("{value}e{}", -i16::from(scale))));
-    let out_of_range = |text: &str| ArrowError::CastError(format!("{text} is out of range for {ty}"));
-    Some(match ty {
-        DataType::Float64 => {
-            let parse = |text: String| {
-                let number = text.parse::<f64>().ok().filter(|number| number.is_finite());
-                number.ok_or_else(|| out_of_range(&text))
-            };
-            let numbers = texts.map(|text| text.map(parse).transpose());
-            numbers
-                .collect::<std::result::Result<Float64Array, _>>()
-                .map(|numbers| Arc::new(numbers) as ArrayRef)
-        }
-        DataType::Float32 => {
-            let parse = |text: String| {
-                let number = text.parse::<f32>().ok().filter(|number| number.is_finite());
-                number.ok_or_else(|| out_of_range(&text))
-            };
-            let numbers = texts.map(|text| text.map(parse).transpose());
-            numbers
-                .collect::<std::result::Result<Float32Array, _>>()
-                .map(|numbers| Arc::new(numbers) as ArrayRef)
-        }
-        _ => return None,
-    })
+    match ty {
+        DataType::Float64 => Some(parsed::<Float64Type>(texts, f64::is_finite)),
+        DataType::Float32 => Some(parsed::<Float32Type>(texts, f32::is_finite)),
+        _ => None,
+    }
+}
+
+fn parsed<F: ArrowPrimitiveType>(
+    texts: impl Iterator<Item = Option<String>>,
+    is_finite: fn(F::Native) -> bool,
+) -> std::result::Result<ArrayRef, ArrowError>
+where
+    F::Native: FromStr,
+{
+    let parse = |text: String| {
+        let number = text.parse().ok().filter(|number| is_finite(*number));
+        number.ok_or_else(|| ArrowError::CastError(format!("{text} is out of range for {}", F::DATA_TYPE)))
+    };
+    let numbers = texts.map(|text| text.map(parse).transpose());
+    let numbers = numbers.collect::<std::result::Result<PrimitiveArray<F>, _>>()?;
+    Ok(Arc::new(numbers))
 }
 
 #[cfg(test)]
 mod tests {
-    use datafusion::arrow::array::Decimal128Array;
+    use datafusion::arrow::array::{Decimal128Array, Float32Array, Float64Array};
 
     use super::*;
 
