@@ -136,8 +136,8 @@ impl Proxy {
         connection.call_with_sidecars(service, method, request, sidecars, deadline, &options).await
     }
 
-    /// Closes the connection, if any, also one that is being opened and that no call waits for. The next call opens a new
-    /// one.
+    /// Closes the connection, if any, also one that is being opened and that no call waits for. The next call opens a
+    /// new one.
     pub fn disconnect(&self) {
         self.shared.disconnect();
     }
