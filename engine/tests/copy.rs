@@ -165,6 +165,7 @@ fn run(servers: &mut Servers, case: &datadriven::TestCase) -> Result<String> {
         "lose" => {
             for dir in ["tablet-meta", "consensus-meta"] {
                 disk.remove(&format!("{dir}/{TABLET}")).expect("it is there");
+                disk.sync_dir(dir).expect("synced");
             }
         }
         "delete" => tombstone::delete(&disk, &disk, TABLET)?,
@@ -426,6 +427,25 @@ fn a_full_disk_aborts_a_copy_to_the_tombstone() {
     fetch(&source, &mut sink, 1 << 10).expect("it resumes when there is space again");
     assert!(stuck.is_some() && sink.finish().is_ok());
     open(&disk).expect("a whole replica");
+}
+
+#[test]
+fn a_copy_that_filled_the_disk_is_aborted_without_space() {
+    let mut world = busy_world();
+    let source = world_source(&mut world);
+    for free in [0, 4 << 10] {
+        let (disk, _) = evicted(1);
+        let mut sink = begin(&source, &disk).expect("begun");
+        disk.set_free(free);
+        fetch(&source, &mut sink, 1 << 10).expect_err("it does not fit");
+        sink.abort().expect("it frees what it has written");
+        assert_eq!(data_files(&disk), Vec::<String>::new(), "{free} bytes free");
+        let meta = tombstone::recover(&disk, &disk, TABLET).expect("readable").expect("not deleted");
+        assert_eq!((meta.data_state, meta.tombstone_last_op), (DataState::Tombstoned, Some(KEPT)));
+        disk.set_free(1 << 20);
+        copy_in_chunks(&source, &disk, 16 << 10).expect("it can be copied again");
+        open(&disk).expect("a whole replica");
+    }
 }
 
 #[test]

@@ -1,13 +1,21 @@
 //! Crash tests of a tablet: a power cut, a failure or a full disk at every disk operation loses nothing acknowledged.
 
+use std::sync::Arc;
+
+use engine::cfile::cache::PageCache;
 use engine::config::TabletConfig;
-use engine::disk::Disk;
 use engine::disk::mem::DiskOpKind;
 use engine::disk::mem::MemDisk;
+use engine::disk::{Disk, read_file, replace_file};
 use engine::error::ErrorKind;
-use engine::replica::{JobKind, tombstone};
+use engine::ids::Uuid;
+use engine::raft::{Peer, RaftConfig};
+use engine::replica::{JobKind, Replica, ReplicaEffects, consensus_meta_store, tombstone};
+use engine::schema::partition::{Partition, PartitionSchema};
 use engine::schema::row_ops::RowOpKind;
-use engine::tablet::superblock::Superblock;
+use engine::tablet::superblock::{DataState, Superblock};
+use engine::time::{ClockReading, Timestamp};
+use engine::wal::Wal;
 use engine_testkit::model::{Change, Model, Step, check, job, run, scan_rows, write};
 use engine_testkit::workloads::{workload, workloads};
 use engine_testkit::world::{self, World, plain_schema};
@@ -197,7 +205,10 @@ fn failed_syncs(name: &str, steps: &[Step]) {
             model = attempt;
             let Err(error) = outcome else { continue };
             assert_eq!((error.kind, error.errno), (ErrorKind::Io, Some(EIO)), "{name} at {k}: {error}");
-            let job_alone = world.open.as_ref().is_some_and(|(replica, _)| replica.failure().is_none())
+            // A log that failed fails its replica, whatever the job does.
+            let runs =
+                |(replica, wal): &(Replica, Wal)| replica.failure().is_none() && wal.failure().is_none();
+            let job_alone = world.open.as_ref().is_some_and(runs)
                 && !matches!(step, Step::Write(_) | Step::AddColumn | Step::DropColumn | Step::Gc);
             if !job_alone {
                 failed = Some((step.clone(), error));
@@ -262,12 +273,15 @@ fn clean_up(disk: &MemDisk, k: u64) {
     let known = Superblock::list(disk).unwrap();
     let alive = known.iter().filter(|id| tombstone::recover(disk, disk, **id).unwrap().is_some()).count();
     tombstone::remove_strays(disk, &known).unwrap();
+    tombstone::remove_stray_metadata(disk, disk, &known).unwrap();
     let logs = tombstone::remove_stray_logs(disk, &known).unwrap();
     assert_eq!(logs.kept, [], "power cut at {k}");
     for dir in ["data", "wals"] {
         let names = disk.list(dir).unwrap_or_default();
         assert!(names.len() <= alive, "power cut at {k}: {names:?} in {dir}");
     }
+    let votes = disk.list("consensus-meta").unwrap_or_default();
+    assert!(alive > 0 || votes.is_empty(), "power cut at {k}: {votes:?} in consensus-meta");
 }
 
 #[test]
@@ -279,6 +293,20 @@ fn a_log_with_operations_survives_the_loss_of_its_superblock() {
     let found = tombstone::remove_stray_logs(&world.disk, &[]).unwrap();
     assert_eq!((found.removed, found.kept), (0, vec![world::TABLET]));
     assert_eq!(world.reopen(), Ok(()));
+}
+
+#[test]
+fn a_tablet_is_not_created_over_a_log_whose_superblock_was_lost() {
+    let mut world = World::new(1, TabletConfig::tiny());
+    world.create(plain_schema()).unwrap();
+    run(&mut world, &mut Model::new(), &workload()[0]).unwrap();
+    world.open = None;
+    let superblock = format!("tablet-meta/{}", world::TABLET);
+    let bytes = read_file(&world.disk, &superblock).unwrap();
+    world.disk.remove(&superblock).unwrap();
+    assert_eq!(world.create(plain_schema()).unwrap_err().kind, ErrorKind::Corrupt);
+    replace_file(&world.disk, &superblock, &bytes).unwrap();
+    assert_eq!(world.reopen(), Ok(()), "the log is still there");
 }
 
 #[test]
@@ -297,30 +325,172 @@ fn an_interrupted_creation_happened_or_can_be_repeated() {
     cut_everywhere(|_| {}, |world| world.create(plain_schema()), after);
 }
 
+/// Creates a tablet with a DiskRowSet and four rows.
+fn create_with_rows(world: &mut World) {
+    world.create(plain_schema()).unwrap();
+    let mut model = Model::new();
+    workload()[..3].iter().for_each(|step| run(world, &mut model, step).unwrap());
+}
+
+fn delete(world: &mut World) -> Result<(), engine::error::Error> {
+    world.open = None;
+    tombstone::delete(&world.disk, &world.disk, world::TABLET)
+}
+
+/// Opens the tablet, which has all rows or is deleted, deletes it, and creates it again.
+fn has_all_or_nothing(world: &mut World, k: u64) {
+    match world.reopen() {
+        Ok(()) => assert_eq!(world.replica().tablet().stats().live_rows, 4, "it is all there"),
+        Err(error) => assert_eq!(error.kind, ErrorKind::NotFound, "power cut at {k}: {error}"),
+    }
+    match delete(world) {
+        Err(error) if error.kind != ErrorKind::NotFound => panic!("power cut at {k}: {error}"),
+        _ => {}
+    }
+    world.create(plain_schema()).unwrap();
+}
+
 #[test]
 fn an_interrupted_deletion_has_not_begun_or_can_be_completed() {
-    let prepare = |world: &mut World| {
-        world.create(plain_schema()).unwrap();
-        let mut model = Model::new();
-        workload()[..3].iter().for_each(|step| run(world, &mut model, step).unwrap());
-    };
-    let delete = |world: &mut World| {
-        world.open = None;
-        tombstone::delete(&world.disk, &world.disk, world::TABLET)
-    };
     let after = |world: &mut World, k| {
         clean_up(&world.disk, k);
-        match world.reopen() {
-            Ok(()) => assert_eq!(world.replica().tablet().stats().live_rows, 4, "it is all there"),
-            Err(error) => assert_eq!(error.kind, ErrorKind::NotFound, "power cut at {k}: {error}"),
-        }
-        match delete(world) {
-            Err(error) if error.kind != ErrorKind::NotFound => panic!("power cut at {k}: {error}"),
-            _ => {}
-        }
-        world.create(plain_schema()).unwrap();
+        has_all_or_nothing(world, k);
+    };
+    cut_everywhere(create_with_rows, delete, after);
+}
+
+#[test]
+fn a_deletion_on_a_full_disk_is_completed_without_space() {
+    let prepare = |world: &mut World| {
+        create_with_rows(world);
+        world.disk.set_free(0);
+    };
+    let after = |world: &mut World, k| {
+        world.disk.set_free(0);
+        clean_up(&world.disk, k);
+        world.disk.set_free(1 << 30);
+        has_all_or_nothing(world, k);
     };
     cut_everywhere(prepare, delete, after);
+}
+
+#[test]
+fn an_unreadable_superblock_is_no_obstacle_to_a_deletion() {
+    let prepare = |world: &mut World| {
+        create_with_rows(world);
+        world.open = None;
+        world.disk.flip_bit(&Superblock::path(world::TABLET), 40).unwrap();
+    };
+    let after = |world: &mut World, k| {
+        match tombstone::recover(&world.disk, &world.disk, world::TABLET) {
+            Ok(None) => {}
+            Err(error) if error.kind == ErrorKind::NotFound => {}
+            Err(error) if error.kind == ErrorKind::Corrupt => delete(world).unwrap(),
+            other => panic!("power cut at {k}: {other:?}"),
+        }
+        assert_eq!(Superblock::list(&world.disk).unwrap(), [], "power cut at {k}");
+    };
+    cut_everywhere(prepare, delete, after);
+}
+
+/// A process ends after a failed sync. The next one finds the superblock in the cache, which the device may lack, and
+/// removes what the superblock does not name.
+#[test]
+fn a_restart_between_a_failed_sync_and_a_power_cut_loses_nothing() {
+    for (name, steps) in workloads() {
+        let (_, syncs) = operations(&steps);
+        for k in 1..=syncs {
+            let mut world = World::new(k, TabletConfig::tiny());
+            world.create(plain_schema()).unwrap();
+            world.disk.fail_nth(DiskOpKind::Sync, k, EIO);
+            let (model, failed) = run_until_fault(&mut world, &steps);
+            world.reopen().unwrap_or_else(|error| panic!("{name} at {k}, after {failed:?}: {error}"));
+            // Its last timestamp is that of the write in flight: the next start has one for its own first operation.
+            let report = std::mem::take(&mut world.report);
+            world.open = None;
+            // The device keeps the removals.
+            world.disk.sync_dir(&format!("data/{}", world::TABLET)).unwrap();
+            world.disk.crash();
+            world.reopen().unwrap_or_else(|error| panic!("{name} at {k}, after {failed:?}: {error}"));
+            world.report = report;
+            check_after(&mut world, &model, &failed);
+        }
+    }
+}
+
+#[test]
+fn a_deletion_that_a_restart_finds_in_the_cache_survives_a_power_cut() {
+    let removals: [fn(&MemDisk) -> Result<(), engine::error::Error>; 2] = [
+        |disk| tombstone::tombstone(disk, disk, world::TABLET, None).map(drop),
+        |disk| tombstone::delete(disk, disk, world::TABLET),
+    ];
+    for remove in removals {
+        for k in 1.. {
+            let mut world = World::new(k, TabletConfig::tiny());
+            create_with_rows(&mut world);
+            world.open = None;
+            world.disk.fail_nth(DiskOpKind::Sync, k, EIO);
+            let removed = remove(&world.disk);
+            world.disk.end_faults();
+            let recover = || tombstone::recover(&world.disk, &world.disk, world::TABLET);
+            let before = recover();
+            world.disk.crash();
+            match recover() {
+                Ok(Some(meta)) if meta.data_state == DataState::Ready => {
+                    world.reopen().unwrap_or_else(|error| panic!("sync {k}, {before:?}: {error}"));
+                    assert_eq!(world.replica().tablet().stats().live_rows, 4, "sync {k}");
+                }
+                Ok(_) => {}
+                Err(error) => assert_eq!(error.kind, ErrorKind::NotFound, "sync {k}: {error}"),
+            }
+            if removed.is_ok() {
+                break;
+            }
+        }
+    }
+}
+
+fn open_alone(disk: &MemDisk) -> Result<(Replica, Wal), engine::error::Error> {
+    let (wal, data) = (Arc::new(disk.clone()), Arc::new(disk.clone()));
+    let cache = PageCache::new(1 << 20);
+    let opened = Replica::open(wal, data, world::TABLET, world::setup(), TabletConfig::tiny(), cache)?;
+    Ok((opened.0, opened.1))
+}
+
+#[test]
+fn the_only_voter_opens_on_a_full_disk_and_stores_its_term_afterwards() {
+    let (mut world, mut model) = (World::new(1, TabletConfig::tiny()), Model::new());
+    world.create(plain_schema()).unwrap();
+    run(&mut world, &mut model, &workload()[0]).unwrap();
+    world.open = None;
+    let before = consensus_meta_store::load(&world.disk, world::TABLET).unwrap();
+    world.disk.set_free(0);
+    let (mut replica, log) = open_alone(&world.disk).unwrap();
+    let mut out = ReplicaEffects::default();
+    replica.start(ClockReading::default(), &mut || Timestamp(1 << 40), &mut out);
+    assert!(!replica.is_leader(), "its vote is not durable");
+    let (_, stored_next) = out.meta.expect("the term is to be stored");
+    assert_eq!((stored_next.term, stored_next.voted_for), (before.term + 1, Some(world::setup().me.id)));
+    assert_eq!(consensus_meta_store::load(&world.disk, world::TABLET), Ok(before));
+    drop((replica, log));
+    world.disk.set_free(1 << 30);
+    world.reopen().unwrap();
+    check(&world, &model);
+}
+
+#[test]
+fn a_member_of_a_group_opens_on_a_full_disk() {
+    let disk = MemDisk::new(1);
+    let table = Uuid([9; 16]);
+    let (how, part) = (PartitionSchema::default(), Partition::default());
+    let meta = Superblock::new(world::TABLET, table, "t", plain_schema(), 0, how, part);
+    let other = Peer::voter(Uuid([2; 16]), "there", 7050);
+    let members = RaftConfig::initial(vec![world::setup().me, other]);
+    let (wal, data) = (Arc::new(disk.clone()), Arc::new(disk.clone()));
+    let cache = PageCache::new(1 << 20);
+    drop(Replica::create(wal, data, meta, members, world::setup(), TabletConfig::tiny(), cache).unwrap());
+    disk.set_free(0);
+    assert!(open_alone(&disk).is_ok(), "its metadata is as it was");
 }
 
 #[test]

@@ -1,15 +1,17 @@
 //! Jobs bound the memory of a step and the page indexes of their files, however long keys and histories are.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use engine::config::TabletConfig;
 use engine::memory::{MemTracker, MemUsage, MemoryHandle};
-use engine::replica::JobKind;
+use engine::replica::{JobKind, Op};
 use engine::schema::row_block::ProjectedColumn;
 use engine::schema::row_ops::RowOpKind;
 use engine::schema::{ColumnSchema, DataType, Schema};
 use engine::tablet::rowset::RowSetId;
 use engine::tablet::scan::{ScanSpec, SnapshotChoice};
+use engine::time::Timestamp;
 use engine_testkit::world::{Value, World};
 
 /// Bytes of histories of one step.
@@ -162,4 +164,95 @@ fn a_flush_of_long_histories_has_short_steps() {
     assert!(world.job(JobKind::FlushRows, &mut |_| steps += 1).unwrap());
     assert!(steps > 48, "{steps} steps");
     assert_eq!([None, Some(1), Some(9)].map(|ops| contents(&world, ops)), before);
+}
+
+/// Bytes of a long cell.
+const LONG: usize = 64 << 10;
+/// Upper bound of a job's memory: pages that are not full, buffers of files, and few rows.
+const JOB_BYTES_MAX: u64 = 3 << 20;
+
+/// Creates an empty table `k`, `v`.
+fn empty_table() -> (World, Arc<MemTracker>) {
+    let root = MemTracker::root("server", None);
+    let memory = MemoryHandle::of(&root.child("tablets"));
+    let mut world =
+        World::new(1, TabletConfig { memory, job_step_bytes: STEP_BYTES, ..TabletConfig::default() });
+    let text = ColumnSchema::new(1, "v", DataType::String).nullable();
+    world.create(Schema::new(vec![ColumnSchema::new(0, "k", DataType::Int32), text], 1).unwrap()).unwrap();
+    (world, root)
+}
+
+/// Writes rows, in which `v` is NULL, to two rowsets, every other row to each.
+fn write_short(world: &mut World, rows: i32) {
+    for first in [0, 1] {
+        let keys = (first..rows).step_by(2);
+        world.write(&keys.map(|key| (RowOpKind::Insert, vec![Value::int(key)])).collect::<Vec<_>>()).unwrap();
+        assert!(world.job(JobKind::FlushRows, &mut |_| {}).unwrap());
+    }
+}
+
+/// Writes a long text to each of these rows.
+fn write_long(world: &mut World, kind: RowOpKind, keys: std::ops::Range<i32>) {
+    for key in keys {
+        let text = format!("{key:08}").repeat(LONG / 8);
+        world.write(&[(kind, vec![Value::int(key), Value::text(&text)])]).unwrap();
+    }
+}
+
+#[test]
+fn compactions_of_short_rows_with_long_defaults_or_deltas_have_short_steps() {
+    for is_default in [false, true] {
+        let (mut world, root) = empty_table();
+        write_short(&mut world, 300);
+        if is_default {
+            let tablet = world.replica().tablet();
+            let mut columns = tablet.schema().columns().to_vec();
+            let mut added = ColumnSchema::new(2, "added", DataType::String);
+            added.read_default = Some(vec![b'd'; LONG]);
+            columns.push(added);
+            let schema = Box::new(Schema::new(columns, 1).unwrap());
+            let version = tablet.schema_version() + 1;
+            let alter = Op::AlterSchema { schema, version, table_name: "t".into(), extra: BTreeMap::new() };
+            world.run(alter).result.unwrap();
+        } else {
+            write_long(&mut world, RowOpKind::Update, 0..300);
+        }
+        let before = contents(&world, None);
+        let job = JobKind::Compact(rowsets(&world));
+        let most = peak(&mut world, &root, job);
+        assert!(most < JOB_BYTES_MAX, "{most} bytes, defaults: {is_default}");
+        assert_eq!(contents(&world, None), before);
+    }
+}
+
+#[test]
+fn a_flush_of_long_rows_in_one_place_has_short_steps() {
+    let (mut world, root) = empty_table();
+    let short = |key| (RowOpKind::Insert, vec![Value::int(key), Value::text("short")]);
+    world.write(&(0..20_000).map(short).collect::<Vec<_>>()).unwrap();
+    write_long(&mut world, RowOpKind::Insert, 20_000..20_300);
+    let before = contents(&world, None);
+    let most = peak(&mut world, &root, JobKind::FlushRows);
+    assert!(most < JOB_BYTES_MAX, "{most} bytes");
+    assert_eq!(contents(&world, None), before);
+}
+
+#[test]
+fn a_compaction_passes_over_dropped_rows_in_steps() {
+    const STEP_ROWS: usize = 100;
+    let mut world = World::new(1, TabletConfig { job_step_rows: STEP_ROWS, ..TabletConfig::default() });
+    let columns =
+        vec![ColumnSchema::new(0, "k", DataType::Int32), ColumnSchema::new(1, "v", DataType::Int32)];
+    world.create(Schema::new(columns, 1).unwrap()).unwrap();
+    let rows =
+        |kind| (0..2_000).map(|key| (kind, vec![Value::int(key), Value::int(key)])).collect::<Vec<_>>();
+    world.write(&rows(RowOpKind::Insert)).unwrap();
+    assert!(world.job(JobKind::FlushRows, &mut |_| {}).unwrap());
+    let deletes = (0..2_000).map(|key| (RowOpKind::Delete, vec![Value::int(key)])).collect::<Vec<_>>();
+    world.write(&deletes).unwrap();
+    world.replica().tablet().raise_history_mark(Timestamp::MAX);
+    let (job, mut steps) = (JobKind::Compact(rowsets(&world)), 0);
+    assert!(world.job(job, &mut |_| steps += 1).unwrap());
+    assert!(steps >= 2_000 / STEP_ROWS, "{steps} steps");
+    assert_eq!((rowsets(&world), contents(&world, None)), (Vec::new(), Vec::new()));
 }

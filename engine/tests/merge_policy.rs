@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! choose budget=100 roll=32 gain=10 many=4
-//! 1 a-m 20            number, first and last key, bytes; of 100 rows; then files=n deltas=n/bytes, and ancient=n
+//! 1 a-m 20            number, first and last key, bytes; of 100 rows; then files=n deltas=n/bytes,
+//!                     ancient=n and unfolded=n
 //! ----
 //! height 2.31 merge 1 2 gain 0.42: 1.89 left
 //! ```
@@ -56,6 +57,7 @@ fn parse(line: &str) -> RowsetSummary {
         delta_bytes: 0,
         rows: 100,
         ancient: 0,
+        unfolded: 0,
     };
     for word in words {
         match word.split_once('=').unwrap() {
@@ -65,6 +67,7 @@ fn parse(line: &str) -> RowsetSummary {
                 (seen.deltas, seen.delta_bytes) = (count.parse().unwrap(), bytes.parse().unwrap());
             }
             ("ancient", n) => seen.ancient = n.parse().unwrap(),
+            ("unfolded", n) => seen.unfolded = n.parse().unwrap(),
             (other, _) => panic!("unknown word {other}"),
         }
     }
@@ -152,6 +155,7 @@ proptest! {
             delta_bytes: 0,
             rows: 100,
             ancient: 0,
+            unfolded: 0,
         };
         let mut rowsets: Vec<RowsetSummary> = rows.into_iter().enumerate().map(seen).collect();
         let gain_min = WHOLE * i64::from(gain) / 100;

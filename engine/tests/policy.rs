@@ -11,14 +11,21 @@
 //! ```
 //!
 //! With `until-idle` each chosen job is treated as done and the next one is chosen, until none is left.
+//!
+//! Beside the transcripts, the chosen compactions run on a tablet whose rows are updated without end.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use datadriven::TestCase;
 use engine::config::TabletConfig;
-use engine::replica::JobKind;
 use engine::replica::maintenance_policy::{DeltaInput, MaintenanceInput, choose};
+use engine::replica::{JobKind, Op};
+use engine::schema::row_ops::RowOpKind;
+use engine::schema::{ColumnSchema, DataType, Schema};
 use engine::tablet::compaction_policy::{CompactionChoice, CompactionKind, WHOLE};
+use engine::time::Timestamp;
+use engine_testkit::world::{Value, World};
 
 #[test]
 fn transcripts() {
@@ -125,4 +132,81 @@ fn done(view: &mut MaintenanceInput, kind: &JobKind) {
         view.log_held_bytes = 0;
     }
     view.log_bytes_at_checkpoint = view.log_bytes;
+}
+
+const ROWS: i32 = 100;
+const ROUNDS: i32 = 40;
+
+/// Returns the ops of a kind on all rows of a table `k`, `a`, `b`: the cells of the first `columns` columns, which are
+/// about 50 bytes long and different in each round.
+fn ops(kind: RowOpKind, columns: i32, round: i32) -> Vec<(RowOpKind, Vec<Value>)> {
+    let letter = |key: i32, at: i32| b'a' + (((key + 3) * (at + 7) * (round + 11)) % 977 % 26) as u8;
+    let text = |key: i32| Value::Bytes((0..50).map(|at| letter(key, at)).collect());
+    let row = |key| [Value::int(key), text(key), text(key)][..columns as usize].to_vec();
+    (0..ROWS).map(|key| (kind, row(key))).collect()
+}
+
+/// Creates the table, with its rows on disk and without the column `b`.
+fn table() -> World {
+    let mut world = World::new(1, TabletConfig { merge_min: 2, ..TabletConfig::default() });
+    let columns =
+        vec![ColumnSchema::new(0, "k", DataType::Int32), ColumnSchema::new(1, "a", DataType::String)];
+    world.create(Schema::new(columns, 1).unwrap()).unwrap();
+    world.write(&ops(RowOpKind::Insert, 2, 0)).unwrap();
+    assert!(world.job(JobKind::FlushRows, &mut |_| {}).unwrap());
+    world
+}
+
+/// Updates all rows many times, and flushes the deltas and runs the chosen compactions each time. No history is kept.
+/// Returns the most bytes on disk, and the numbers of rewrites and of major delta compactions.
+fn update_without_end(world: &mut World, columns: i32) -> (u64, usize, usize) {
+    let (mut most, mut rewrites, mut majors) = (0, 0, 0);
+    for round in 1..=ROUNDS {
+        world.write(&ops(RowOpKind::Update, columns, round)).unwrap();
+        let rowset = world.replica().tablet().state().disk[0].meta().id;
+        assert!(world.job(JobKind::FlushDeltas(rowset), &mut |_| {}).unwrap());
+        world.replica().tablet().raise_history_mark(Timestamp::MAX);
+        let mut jobs = 0;
+        while let Some(choice) = world.replica().tablet().choose_compaction() {
+            let job = match choice.kind {
+                CompactionKind::RowSets => JobKind::Compact(choice.rowsets),
+                CompactionKind::MajorDelta => JobKind::MajorDeltaCompaction(choice.rowsets[0]),
+                CompactionKind::MinorDelta => JobKind::MinorDeltaCompaction(choice.rowsets[0]),
+            };
+            rewrites += usize::from(choice.kind == CompactionKind::RowSets);
+            majors += usize::from(choice.kind == CompactionKind::MajorDelta);
+            assert!(world.job(job, &mut |_| {}).unwrap());
+            jobs += 1;
+            assert!(jobs < 5, "compactions come to an end");
+        }
+        most = most.max(world.replica().tablet().stats().disk_bytes);
+    }
+    (most, rewrites, majors)
+}
+
+#[test]
+fn updates_of_an_added_column_do_not_accumulate() {
+    let mut world = table();
+    let tablet = world.replica().tablet();
+    let mut columns = tablet.schema().columns().to_vec();
+    columns.push(ColumnSchema::new(2, "b", DataType::String).nullable());
+    let schema = Box::new(Schema::new(columns, 1).unwrap());
+    let version = tablet.schema_version() + 1;
+    let alter = Op::AlterSchema { schema, version, table_name: "t".into(), extra: BTreeMap::new() };
+    world.run(alter).result.unwrap();
+    let (most, rewrites, majors) = update_without_end(&mut world, 3);
+    // A version of all rows has 10 KB: the base has one, and each delta file one more.
+    assert!(most < 80_000, "{most} bytes");
+    assert!(rewrites == 1 && majors > 10, "{rewrites} rewrites, {majors} major delta compactions");
+}
+
+#[test]
+fn updates_of_reinserted_rows_do_not_accumulate() {
+    let mut world = table();
+    let deletes: Vec<_> = (0..ROWS).map(|key| (RowOpKind::Delete, vec![Value::int(key)])).collect();
+    world.write(&deletes).unwrap();
+    world.write(&ops(RowOpKind::Insert, 2, 0)).unwrap();
+    let (most, rewrites, majors) = update_without_end(&mut world, 2);
+    assert!(most < 50_000, "{most} bytes");
+    assert!(rewrites == 1 && majors > 10, "{rewrites} rewrites, {majors} major delta compactions");
 }

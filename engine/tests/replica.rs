@@ -380,6 +380,75 @@ fn rows_of_other_tablets_fail_the_write() {
     assert_eq!(world.replica().tablet().stats().live_rows, here.len() as u64);
 }
 
+/// A memory reservation counts the bytes of the request, so each byte may be in one cell only.
+#[test]
+fn cells_that_share_bytes_fail_the_write() {
+    let mut world = World::new(1, TabletConfig::tiny());
+    world.create(plain_schema()).unwrap();
+    let columns = world::wire_columns(&plain_schema());
+    let mut rows = world::Rows::default();
+    rows.add(&columns, RowOpKind::Insert, &[Value::int(1), Value::text("abc")]);
+    let one = rows.clone();
+    rows.rows.extend_from_slice(&one.rows);
+    let error = world.run(rows.op(&columns)).result.unwrap_err();
+    assert_eq!(
+        error.message,
+        "indirect data: the cells of the rows up to row 1 share bytes (6 bytes of cells in 3 bytes); send the bytes \
+         of each cell separately"
+    );
+    assert_eq!(world.replica().tablet().stats().live_rows, 0);
+    world.run(one.op(&columns)).result.unwrap();
+    assert_eq!(world.replica().tablet().stats().live_rows, 1);
+}
+
+/// Updates without values: the text of each error names all key columns, which have long names.
+#[test]
+fn long_errors_of_many_rows_fit_the_log() {
+    let mut world = World::new(1, TabletConfig::tiny());
+    let key = |id| ColumnSchema::new(id, &format!("{id}{}", "k".repeat(20_000)), DataType::Int32);
+    let mut columns: Vec<_> = (0..8).map(key).collect();
+    columns.push(ColumnSchema::new(8, "v", DataType::Int32).nullable());
+    world.create(Schema::new(columns, 8).unwrap()).unwrap();
+    let row = |kind, n| (kind, vec![Value::int(n); 8]);
+    let updates: Vec<_> = (0..100).map(|n| row(RowOpKind::Update, n)).collect();
+    let OpResult::Write { errors, .. } = world.write(&updates).unwrap() else { panic!("it was a write") };
+    let texts: Vec<&str> = errors.iter().map(|(_, error)| error.message.as_str()).collect();
+    assert_eq!(texts.len(), 100);
+    assert!(texts[..6].iter().all(|text| text.len() > 160_000 && text.starts_with("No fields updated")));
+    assert!(texts[6..].iter().all(|text| *text == "invalid row"), "a mebibyte of texts is kept");
+    for n in 0..2 {
+        world.reopen().unwrap();
+        world.write(&[row(RowOpKind::Insert, n)]).unwrap();
+        assert_eq!(world.replica().tablet().stats().live_rows, 1 + n as u64);
+    }
+}
+
+/// One replica has flushed some of the rows, and so meets them in another order.
+#[test]
+fn the_same_errors_keep_their_texts_on_all_replicas() {
+    let results = [false, true].map(|flushes| {
+        let mut world = World::new(1, TabletConfig::tiny());
+        let mut column = ColumnSchema::new(1, &"i".repeat(200_000), DataType::Int32).nullable();
+        column.immutable = true;
+        let columns = vec![ColumnSchema::new(0, "k", DataType::Int32), column];
+        world.create(Schema::new(columns, 1).unwrap()).unwrap();
+        let rows = |kind, keys: std::ops::Range<i32>| {
+            keys.map(|key| (kind, vec![Value::int(key), Value::int(key)])).collect::<Vec<_>>()
+        };
+        world.write(&rows(RowOpKind::Insert, 5..10)).unwrap();
+        if flushes {
+            assert!(world.job(JobKind::FlushRows, &mut |_| {}).unwrap());
+        }
+        world.write(&rows(RowOpKind::Insert, 0..5)).unwrap();
+        world.write(&rows(RowOpKind::Update, 0..10)).unwrap()
+    });
+    assert!(results[0] == results[1], "the outcomes are the same");
+    let OpResult::Write { errors, .. } = &results[0] else { panic!("it was a write") };
+    let kept: Vec<bool> = errors.iter().map(|(_, error)| error.message.len() > 200_000).collect();
+    assert_eq!(kept, [[true; 5], [false; 5]].concat());
+    assert_eq!(errors[9].1.message, "immutable column");
+}
+
 /// Writes that wait in the log while the schema changes are checked under the schema of their turn.
 #[test]
 fn a_write_after_an_alter_is_checked_under_the_new_schema() {

@@ -257,6 +257,7 @@ impl World {
             diff_from: number(case, "since").map(Timestamp),
             want_keys: false,
             block_rows: 1000,
+            block_bytes: usize::MAX,
         };
         let mut scan = self.set()?.scan(&spec)?;
         let mut out = String::new();

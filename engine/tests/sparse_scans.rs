@@ -1,4 +1,5 @@
-//! A read of a scan examines a bounded number of rows, also if none of them passes; the scan still finds all rows.
+//! A read of a scan examines a bounded number of rows, also if none of them passes; the scan still finds all rows. And
+//! an ordered scan opens a rowset only when it comes to its keys.
 
 use engine::config::TabletConfig;
 use engine::ids::ColumnId;
@@ -100,4 +101,32 @@ fn deleted_and_unchanged_rows_are_examined_in_several_reads() {
     world.write(&[change]).unwrap();
     let snapshot = SnapshotChoice::At(Timestamp(world.clock + 1));
     check(&world, &ScanSpec { diff_from: Some(from), ordered: true, snapshot, ..spec(&world, Vec::new()) });
+}
+
+#[test]
+fn an_ordered_scan_reads_rowsets_as_it_comes_to_them() {
+    const ROWSETS: i32 = 50;
+    let mut world = world();
+    world.cache_bytes = 0;
+    world.reopen().unwrap();
+    for first in (0..ROWSETS).map(|number| number * 10) {
+        world.write(&(first..first + 10).map(row).collect::<Vec<_>>()).unwrap();
+        assert!(world.job(JobKind::FlushRows, &mut |_| {}).unwrap());
+    }
+    let tablet = world.replica().tablet();
+    assert_eq!(tablet.state().disk.len() as i32, ROWSETS);
+    for lower_key in [None, Some(vec![0x80, 0, 0, 25])] {
+        let spec = ScanSpec { ordered: true, lower_key: lower_key.clone(), ..spec(&world, Vec::new()) };
+        let mut scan = tablet.scan(&spec).unwrap();
+        let mut found = scan.next_block().unwrap().unwrap();
+        let first = scan.take_page_bytes().read;
+        while let Some(block) = scan.next_block().unwrap() {
+            found.append(block);
+        }
+        let rest = scan.take_page_bytes().read;
+        assert!(0 < first && first * 10 < rest, "{first} bytes for the first block, {rest} for the others");
+        let keys: Vec<i32> = (lower_key.map_or(0, |_| 25)..10 * ROWSETS).collect();
+        let cell = |row| i32::from_le_bytes(found.columns[0].raw(row).try_into().unwrap());
+        assert_eq!((0..found.rows).map(cell).collect::<Vec<_>>(), keys);
+    }
 }

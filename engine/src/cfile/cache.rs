@@ -118,6 +118,11 @@ impl PageCache {
         self.shard_bytes.min(usize::try_from(share).unwrap_or(usize::MAX))
     }
 
+    /// Bytes that the cache may hold now: fewer than it was created for if a quarter of the memory limit is less.
+    pub fn capacity_bytes(&self) -> u64 {
+        self.shard_bound() as u64 * SHARDS as u64
+    }
+
     /// Evicts up to `bytes` bytes of pages, least used first, and what exceeds the bound. The caller is under memory
     /// pressure. The floor stays.
     pub fn release_pages(&self, bytes: u64) {
@@ -285,6 +290,7 @@ mod tests {
         let (rows, below) = (TrackedBytes::new(&root.child("rows")), root.clone());
         let cache =
             PageCache::with_tracker(1 << 30, &root.child("cache"), move || below.limit_bytes() / 5 * 4);
+        assert_eq!(cache.capacity_bytes(), 16 << 20, "a quarter of the memory limit");
         let fill = || {
             (0..100_000u64).for_each(|at| cache.put(1, at, Arc::new(at), 1000, CachePriority::Scan));
             cache.stats().bytes

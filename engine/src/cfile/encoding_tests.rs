@@ -10,7 +10,7 @@ use super::decoded_page::{DecodedPage, Dictionary};
 use super::encoding::{decode, decode_dictionary, encode, encode_dictionary, resolve};
 use super::page_file::{FileKind, PageFile, PageOwner, PageWriter};
 use super::reader::{CachedFile, StreamReader};
-use super::writer::{StreamSpec, StreamWriter};
+use super::writer::{INDEX_BYTES_MAX, StreamSpec, StreamWriter};
 use crate::disk::mem::MemDisk;
 use crate::ids::Uuid;
 use crate::schema::row_block::ColumnBlock;
@@ -180,6 +180,30 @@ proptest! {
         let _ = super::page_index::PageIndex::decode(&body, 1, physical.width());
         let _ = super::key_bloom::BloomChunk::decode(&body);
     }
+}
+
+/// Cells that have become longer than a page should be have a page each, and all index entries must fit one page.
+#[test]
+fn pages_become_larger_where_their_index_is_long() {
+    const ROWS: u32 = 36_000;
+    let identity = PageOwner { tablet: Uuid([1; 16]), rowset: 2 };
+    let disk = Arc::new(MemDisk::new(1));
+    let mut out = PageWriter::create(disk, "f", FileKind::Columns, identity).unwrap();
+    let mut writer = StreamWriter::new(StreamSpec {
+        stream: 3,
+        physical: PhysicalType::Binary,
+        nullable: false,
+        encoding: Encoding::Plain,
+        compression: Compression::None,
+        page_bytes: 64,
+        exact_bounds: true,
+    });
+    // With two cells as its bounds, each page has 2 KB of index: 72 MB if every cell had a page.
+    let cell = |row: u32| [&row.to_be_bytes()[..], &[7; 1000]].concat();
+    (0..ROWS).for_each(|row| writer.push(Some(&cell(row)), &mut out).unwrap());
+    let bytes = writer.index_bytes();
+    assert!((INDEX_BYTES_MAX..2 * INDEX_BYTES_MAX).contains(&bytes), "{bytes} bytes");
+    assert_eq!(writer.finish(&mut out).unwrap().rows, ROWS);
 }
 
 #[test]

@@ -22,6 +22,17 @@ pub struct PageEntry {
 /// Approximate bytes of an encoded entry without its bounds.
 const ENTRY_BYTES: usize = 16;
 
+impl PageEntry {
+    /// Returns about the bytes that the entry has in [`PageIndex::encode`].
+    pub fn encoded_bytes(&self) -> usize {
+        ENTRY_BYTES + self.bounds_bytes()
+    }
+
+    fn bounds_bytes(&self) -> usize {
+        self.bounds.as_ref().map_or(0, |(low, high)| low.len() + high.len())
+    }
+}
+
 /// All pages of a stream, by row.
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 pub struct PageIndex {
@@ -72,11 +83,10 @@ impl PageIndex {
 
     /// Returns about the bytes that [`PageIndex::encode`] returns.
     pub fn encoded_bytes(&self) -> usize {
-        self.bounds_bytes() + ENTRY_BYTES * self.pages.len()
+        self.pages.iter().map(PageEntry::encoded_bytes).sum()
     }
 
     fn bounds_bytes(&self) -> usize {
-        let bounds = |page: &PageEntry| page.bounds.as_ref().map_or(0, |(low, high)| low.len() + high.len());
-        self.pages.iter().map(bounds).sum()
+        self.pages.iter().map(PageEntry::bounds_bytes).sum()
     }
 }

@@ -204,14 +204,20 @@ impl StreamReader {
     /// Returns the page index and the first keys for key lookups. `first_key` gives the first key of a page. They stay
     /// in memory while the file is open, if the memory limit allows it.
     pub fn lookup(&self, first_key: impl Fn(&PageEntry) -> Vec<u8>) -> Result<ResidentRef<'_, KeyLookup>> {
-        self.lookup.get(&self.file, || {
+        let mut is_new = false;
+        let lookup = self.lookup.get(&self.file, || {
+            is_new = true;
             let index = self.index()?;
             let separators = PageFirstKeys::new(index.pages.iter().map(first_key));
-            // From here on its memory is tracked by the resident value.
-            self.file.cache.forget_page(self.file.name, self.meta.index.offset);
             let bytes = index.byte_size() + separators.byte_size();
             Ok((KeyLookup { index, separators }, bytes))
-        })
+        })?;
+        if is_new && matches!(lookup, ResidentRef::Staying(_)) {
+            // From here on its memory is tracked by the resident value. An index that does not stay is left in the
+            // cache, or else each lookup would read it again.
+            self.file.cache.forget_page(self.file.name, self.meta.index.offset);
+        }
+        Ok(lookup)
     }
 
     fn dictionary(&self) -> Result<Option<Arc<Dictionary>>> {
@@ -242,5 +248,55 @@ impl StreamReader {
             let bytes = page.byte_size();
             Ok((page, bytes))
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::page_file::{FileKind, PageOwner, PageWriter};
+    use super::super::writer::{StreamSpec, StreamWriter};
+    use super::*;
+    use crate::disk::mem::MemDisk;
+    use crate::ids::Uuid;
+    use crate::schema::{Compression, Encoding, PhysicalType};
+
+    /// Returns a reader of a stream of several pages, whose indexes stay in memory up to a limit.
+    fn reader(memory_limit: u64) -> StreamReader {
+        let (disk, owner) = (MemDisk::new(1), PageOwner { tablet: Uuid([1; 16]), rowset: 2 });
+        let mut out = PageWriter::create(Arc::new(disk.clone()), "f", FileKind::RowSet, owner).unwrap();
+        let mut writer = StreamWriter::new(StreamSpec {
+            stream: 3,
+            physical: PhysicalType::Int32,
+            nullable: false,
+            encoding: Encoding::Plain,
+            compression: Compression::None,
+            page_bytes: 64,
+            exact_bounds: true,
+        });
+        (0..100i32).for_each(|number| writer.push(Some(&number.to_le_bytes()), &mut out).unwrap());
+        let meta = writer.finish(&mut out).unwrap();
+        out.finish(&[]).unwrap();
+        let (file, _) = PageFile::open(&disk, "f", FileKind::RowSet, owner).unwrap();
+        let memory = MemTracker::root("server", Some(Arc::new(move || memory_limit)));
+        StreamReader::new(CachedFile::counted(file, PageCache::new(1 << 20), Some(&memory)), meta)
+    }
+
+    /// Returns the bytes that a lookup of the index reads from the file, and true if the index stays in memory.
+    fn look_up(reader: &StreamReader) -> (u64, bool) {
+        let first_key = |page: &PageEntry| page.bounds.clone().unwrap().0;
+        let (lookup, bytes) = PageBytes::count(|| reader.lookup(first_key).unwrap());
+        (bytes.read, matches!(lookup, ResidentRef::Staying(_)))
+    }
+
+    #[test]
+    fn an_index_is_read_once_whether_or_not_it_stays() {
+        for (limit, stays) in [(u64::MAX, true), (0, false)] {
+            let reader = reader(limit);
+            let len = u64::from(reader.meta().index.len);
+            assert_eq!(look_up(&reader), (len, stays));
+            assert_eq!(look_up(&reader), (0, stays), "a limit of {limit} bytes");
+            let cached = reader.file().cache.get::<PageIndex>(reader.file().name, reader.meta().index.offset);
+            assert_eq!(cached.is_some(), !stays, "it is tracked once");
+        }
     }
 }

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::compress::PAGE_BYTES_MAX;
 use super::decoded_page::Dictionary;
 use super::encoding::{PAGE_ROWS_MAX, encode, encode_dictionary};
 use super::page_file::{PageRef, PageWriter, index_of, stream};
@@ -15,6 +16,13 @@ use crate::schema::{Compression, Encoding, PhysicalType};
 /// A dictionary of more values than this, or of more bytes, is replaced by plain pages.
 const DICTIONARY_VALUES_MAX: usize = 1 << 15;
 const DICTIONARY_BYTES_MAX: usize = 256 << 10;
+
+/// Bytes of an index, which is one page, from which on pages become larger. Files of new rows end there; the columns
+/// that a major delta compaction rewrites have as many rows as their rowset, however long the cells have become.
+pub const INDEX_BYTES_MAX: usize = PAGE_BYTES_MAX / 4;
+/// Bytes by which an index may grow before the page size doubles, and the page size at which that ends.
+const INDEX_GROWTH_BYTES: usize = 1 << 20;
+const LARGE_PAGE_BYTES: usize = 1 << 20;
 
 /// Settings of a stream to be written.
 #[derive(Debug, Clone)]
@@ -50,6 +58,9 @@ pub struct StreamWriter {
     spec: StreamSpec,
     pending: ColumnBlock,
     index: PageIndex,
+    index_bytes: usize,
+    /// Bytes of the index at which the page size doubles.
+    index_bytes_max: usize,
     rows: u32,
     raw_bytes: u64,
     stored_bytes: u64,
@@ -66,6 +77,8 @@ impl StreamWriter {
             pending: ColumnBlock::new(spec.physical, spec.nullable),
             spec,
             index: PageIndex::default(),
+            index_bytes: 0,
+            index_bytes_max: INDEX_BYTES_MAX,
             rows: 0,
             raw_bytes: 0,
             stored_bytes: 0,
@@ -85,7 +98,7 @@ impl StreamWriter {
 
     /// Bytes of the index of the pages written so far.
     pub fn index_bytes(&self) -> usize {
-        self.index.encoded_bytes()
+        self.index_bytes
     }
 
     /// Bytes of memory allocated.
@@ -157,14 +170,20 @@ impl StreamWriter {
         let valid = block.validity.as_ref().map_or(rows, |valid| valid.count() as u32);
         self.raw_bytes += block.byte_size() as u64;
         self.stored_bytes += u64::from(at.len);
-        self.index.pages.push(PageEntry {
+        let entry = PageEntry {
             at,
             first_row: self.rows - rows,
             rows,
             nulls: rows - valid,
             bounds: zone_map::bounds(block, self.spec.physical, self.spec.exact_bounds),
-        });
+        };
+        self.index_bytes += entry.encoded_bytes();
+        self.index.pages.push(entry);
         self.pending.clear();
+        if self.index_bytes >= self.index_bytes_max && self.spec.page_bytes < LARGE_PAGE_BYTES {
+            self.index_bytes_max += INDEX_GROWTH_BYTES;
+            self.spec.page_bytes *= 2;
+        }
         Ok(())
     }
 

@@ -67,3 +67,51 @@ impl Raft {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{BootState, ConsensusMeta, RaftConfig, RaftOptions, TimestampSource};
+    use super::*;
+    use crate::ids::{OpId, TabletId, Uuid};
+    use crate::time::{ClockReading, Timestamp};
+
+    /// Clock of a replica that proposes nothing.
+    struct NoClock;
+
+    impl TimestampSource for NoClock {
+        fn begin(&mut self) -> Timestamp {
+            Timestamp::MIN
+        }
+
+        fn take(&mut self) -> Timestamp {
+            Timestamp::MIN
+        }
+
+        fn pass(&mut self, _seen: Timestamp) {}
+    }
+
+    #[test]
+    fn a_configuration_without_space_at_the_start_is_stored_afterwards() {
+        let peers = [1, 2].map(|id| Peer::voter(Uuid([id; 16]), "a", 1)).to_vec();
+        let meta = ConsensusMeta::new(TabletId::ZERO, RaftConfig { opid_index: Some(4), peers });
+        let start = |meta_stored| {
+            let boot = BootState {
+                me: Uuid([1; 16]),
+                meta: meta.clone(),
+                meta_stored,
+                elected: None,
+                fresh: false,
+                committed: OpId { term: 0, index: 4 },
+                committed_at: Timestamp::MIN,
+                pending: Vec::new(),
+                seed: 1,
+            };
+            let (mut raft, mut out) = (Raft::new(RaftOptions::default(), boot), RaftEffects::default());
+            raft.start(ClockReading::default(), &mut NoClock, &mut out);
+            assert!(raft.is_metadata_durable(), "no message waits for a configuration");
+            out.meta
+        };
+        assert_eq!(start(true), None);
+        assert_eq!(start(false), Some((1, meta.clone())));
+    }
+}

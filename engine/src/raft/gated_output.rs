@@ -21,6 +21,8 @@ pub(super) struct DurabilityGate {
     pub fresh: bool,
     /// Term and vote before the stored metadata, if that metadata records an election won.
     pub elected: Option<(Term, Option<PeerId>)>,
+    /// True if the metadata of the start is not stored.
+    pub unstored: bool,
 }
 
 pub(super) enum GatedOutput {

@@ -221,6 +221,7 @@ mod tests {
         let boot = BootState {
             me: Uuid([1; 16]),
             meta: ConsensusMeta { term: 3, ..ConsensusMeta::new(TabletId::ZERO, committed) },
+            meta_stored: true,
             elected: None,
             fresh: false,
             committed: OpId { term: 2, index: 4 },

@@ -21,6 +21,7 @@
 //! *Not here:* disks, applying operations, replies to clients (see `replica`).
 
 use std::collections::VecDeque;
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -74,6 +75,8 @@ pub struct BootState {
     pub me: PeerId,
     /// The stored metadata. If the log has a newer configuration that is committed, it replaces the stored one.
     pub meta: ConsensusMeta,
+    /// True if `meta` is stored. If the device had no space for it, it is stored after the start.
+    pub meta_stored: bool,
     /// Result of [`ConsensusMeta::elect_only_voter`], after the new metadata is stored. With a value, this replica
     /// leads from the start.
     pub elected: Option<(Term, Option<PeerId>)>,
@@ -179,6 +182,7 @@ impl Raft {
         };
         raft.gate.fresh = boot.fresh;
         raft.gate.elected = boot.elected;
+        raft.gate.unstored = !boot.meta_stored;
         raft
     }
 
@@ -193,6 +197,10 @@ impl Raft {
             self.start_as_elected(before, ctx);
         } else {
             self.note_start(ctx);
+            if self.gate.unstored {
+                // It has a newer configuration, and no other term or vote.
+                self.store_meta(false, ctx.out);
+            }
             self.start_election_timer(ctx);
         }
         self.send_pending_updates(now, out);
@@ -294,6 +302,11 @@ impl Raft {
             RoleState::Leader(leader) => leader.deadline(&self.options),
             _ => self.election_due,
         }
+    }
+
+    /// Changes the silence after which a peer counts as failed, from the next tick on.
+    pub fn set_follower_failed_after(&mut self, after: Duration) {
+        self.options.follower_failed_after = after;
     }
 
     /// The last operation known to be committed: every replica will apply all operations up to it.
@@ -399,7 +412,7 @@ impl Raft {
         z ^ (z >> 31)
     }
 
-    fn random_below(&mut self, limit: std::time::Duration) -> std::time::Duration {
-        std::time::Duration::from_nanos(self.random() % (limit.as_nanos() as u64).max(1))
+    fn random_below(&mut self, limit: Duration) -> Duration {
+        Duration::from_nanos(self.random() % (limit.as_nanos() as u64).max(1))
     }
 }

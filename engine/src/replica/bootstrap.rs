@@ -8,7 +8,11 @@
 //! ```
 //!
 //! The consensus metadata holds this replica's term and vote. A replica that is the only voter of its group opens its
-//! next term at once. It leads as soon as it is open, and commits pending operations with the no-op of its term.
+//! next term at once. It leads as soon as it is open, and commits pending operations with the no-op of its term. On a
+//! full device it leads once there is space for the term.
+//!
+//! Order: superblock and consensus metadata are synced before anything is done because of them. The process before may
+//! have failed at the last step of a store, so they may be in the cache alone.
 //!
 //! Replay is idempotent: a row whose change has reached a DiskRowSet is skipped, by timestamps.
 
@@ -17,7 +21,7 @@ use std::sync::Arc;
 
 use super::applier::TabletApplier;
 use super::dirs::{remove_dir, wal_dir};
-use super::interface::{OpResult, RequestId};
+use super::interface::{LogWrite, OpResult, RequestId, write_log};
 use super::log_payload::{self, CommitPayload};
 use super::request_tracker::RequestTracker;
 use super::{PendingOp, Replica, consensus_meta_store};
@@ -65,7 +69,8 @@ impl Replica {
     /// tablet exist.
     ///
     /// `members` is the first configuration of its group; `setup.me` need not be in it. `AlreadyPresent` if the tablet
-    /// exists. Leftovers of an interrupted creation or deletion are removed.
+    /// exists, `Corrupt` if its superblock was lost, which a log with operations proves. Leftovers of an interrupted
+    /// creation or deletion are removed.
     pub fn create(
         wal: Arc<dyn Disk>,
         data: Arc<dyn Disk>,
@@ -80,6 +85,11 @@ impl Replica {
             Err(error) if error.kind == ErrorKind::NotFound => {}
             Ok(_) => return Err(Error::already_present(format!("tablet {tablet} is already here"))),
             Err(error) => return Err(error),
+        }
+        if !Wal::is_unused(&*wal, &wal_dir(tablet))? {
+            return Err(Error::corrupt(format!(
+                "tablet {tablet} has a log with operations but no superblock; bring back the data directory that has it"
+            )));
         }
         remove_dir(&*wal, &wal_dir(tablet))?;
         remove_dir(&*data, &data_dir(tablet))?;
@@ -100,6 +110,7 @@ impl Replica {
     /// Opens a tablet and replays its log.
     ///
     /// `NotFound` if it does not exist or is a tombstone, `Corrupt` if superblock, log and files contradict each other.
+    /// A full data device does not keep a tablet from opening: a changed term or configuration is stored afterwards.
     pub fn open(
         wal: Arc<dyn Disk>,
         data: Arc<dyn Disk>,
@@ -117,27 +128,30 @@ impl Replica {
             Err(error) if error.kind == ErrorKind::NotFound => return Err(Error::corrupt(error.message)),
             loaded => loaded?,
         };
+        let known = consensus.clone();
         let wal_config = wal_config(&config);
+        Superblock::sync_names(&*data)?;
         let mut replay = LogReplay::new(data.clone(), meta, config, cache)?;
         replay.remove_orphans()?;
         let mut feed = |entry| replay.entry(entry);
         let (mut log, recovery) = Wal::open(wal, &wal_dir(tablet), wal_config, &mut feed)?;
         let commits = replay.finish(recovery.last_op)?;
         record_recovery_marks(&replay, &recovery, commits.len());
-        log.append(&commits)?;
+        write_log(&mut log, commits.into_iter().map(LogWrite::Append))?;
         if let Some(committed) =
             replay.committed_config.take().filter(|config| config.opid_index > consensus.committed.opid_index)
         {
             consensus.committed = committed;
         }
         let elected = consensus.elect_only_voter(setup.me.id, recovery.last_op.term);
-        consensus_meta_store::store(&*data, &consensus)?;
+        let meta_stored = store_changed(&*data, &known, &mut consensus)?;
         let LogReplay { applier, pending, mut report, .. } = replay;
         let boot = BootState {
+            meta_stored,
             committed: applier.last_applied,
             committed_at: applier.applied_at,
             pending: pending.iter().cloned().collect(),
-            ..boot(&setup, consensus, elected)
+            ..boot(&setup, consensus, elected.filter(|_| meta_stored))
         };
         let mut replica = Replica::new(data, applier, Raft::new(setup.options, boot));
         let (ops, last, config) = (report.replayed, recovery.last_op, replica.raft.config_index());
@@ -153,7 +167,7 @@ impl Replica {
             raft,
             raft_effects: RaftEffects::default(),
             pending: VecDeque::new(),
-            requests: RequestTracker::default(),
+            requests: RequestTracker::new(applier.tablet.track_results()),
             auto_increment: applier.auto_increment,
             applier,
             timestamp_floor: Timestamp::MIN,
@@ -343,11 +357,28 @@ fn record_recovery_marks(replay: &LogReplay, recovery: &WalRecovery, commits: us
     observer.mark_if(replay.committed_config.is_some(), "bootstrap: configuration in the log");
 }
 
+/// Makes the consensus metadata of a start durable: `meta`, or the stored one if it is the same. Returns false if the
+/// device has no space for it. Then the old or the new one is stored, and `meta` has the old term and vote: the only
+/// voter starts its election as a running replica does, which waits for space.
+fn store_changed(data: &dyn Disk, stored: &ConsensusMeta, meta: &mut ConsensusMeta) -> Result<bool> {
+    if *stored == *meta {
+        return consensus_meta_store::sync(data, meta.tablet).map(|()| true);
+    }
+    match consensus_meta_store::store(data, meta) {
+        Err(error) if error.is_no_space() => {
+            (meta.term, meta.voted_for) = (stored.term, stored.voted_for);
+            Ok(false)
+        }
+        result => result.map(|()| true),
+    }
+}
+
 /// Boot state of a group with an empty log.
 fn boot(setup: &ReplicaSetup, meta: ConsensusMeta, elected: Option<(Term, Option<PeerId>)>) -> BootState {
     BootState {
         me: setup.me.id,
         meta,
+        meta_stored: true,
         elected,
         fresh: false,
         committed: OpId::MIN,

@@ -13,6 +13,8 @@ use crate::ids::TabletId;
 use crate::raft::ConsensusMeta;
 
 const DIR: &str = "consensus-meta";
+/// End of the name of an interrupted replacement; see [`disk::replace_file`].
+const TMP: &str = ".tmp";
 
 /// Reads a tablet's consensus metadata; `NotFound` if there is none, `Corrupt` or `Unsupported` if it cannot be read.
 pub fn load(disk: &dyn Disk, tablet: TabletId) -> Result<ConsensusMeta> {
@@ -38,11 +40,6 @@ pub fn load_known(disk: &dyn Disk, tablet: TabletId) -> Result<Option<ConsensusM
     }
 }
 
-/// Returns true if the metadata is there and cannot be read: the term and vote in it are unknown.
-pub fn is_corrupt(disk: &dyn Disk, tablet: TabletId) -> bool {
-    load(disk, tablet).is_err_and(|error| error.kind == ErrorKind::Corrupt)
-}
-
 /// Replaces the stored metadata by `meta`. It is durable when this returns. When this fails, the old or the new one may
 /// be stored, and the replica must not act on `meta`.
 pub fn store(disk: &dyn Disk, meta: &ConsensusMeta) -> Result<()> {
@@ -50,6 +47,13 @@ pub fn store(disk: &dyn Disk, meta: &ConsensusMeta) -> Result<()> {
     let stored =
         disk::create_dir_durably(disk, DIR).and_then(|()| disk::replace_file(disk, &path, &meta.encode()));
     stored.map_err(|error| Error::io(format_args!("replace {path}"), &error))
+}
+
+/// Makes the stored metadata durable. A start may find it in the cache alone, after a store whose last step failed.
+pub fn sync(disk: &dyn Disk, tablet: TabletId) -> Result<()> {
+    let path = path(tablet);
+    let synced = disk.open(&path).and_then(|file| file.sync()).and_then(|()| disk.sync_dir(DIR));
+    synced.map_err(|error| Error::io(format_args!("sync {path}"), &error))
 }
 
 /// Removes a tablet's metadata permanently. Allowed only when no candidate will ask this server for a vote in it again.
@@ -62,6 +66,29 @@ pub fn remove(disk: &dyn Disk, tablet: TabletId) -> Result<()> {
         }
         _ => Ok(()),
     }
+}
+
+/// Removes the metadata of all tablets for which `is_stray` returns true, and interrupted replacements of it. Returns
+/// the number of files.
+pub(super) fn remove_strays(disk: &dyn Disk, is_stray: impl Fn(TabletId) -> Result<bool>) -> Result<usize> {
+    let names = match disk.list(DIR) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(0),
+        names => names.map_err(|error| Error::io(format_args!("list {DIR}"), &error))?,
+    };
+    let mut removed = 0;
+    for name in names {
+        let Ok(tablet) = name.strip_suffix(TMP).unwrap_or(&name).parse::<TabletId>() else { continue };
+        if !is_stray(tablet)? {
+            continue;
+        }
+        let path = format!("{DIR}/{name}");
+        disk.remove(&path).map_err(|error| Error::io(format_args!("remove {path}"), &error))?;
+        removed += 1;
+    }
+    if removed > 0 {
+        disk.sync_dir(DIR).map_err(|error| Error::io(format_args!("sync {DIR}"), &error))?;
+    }
+    Ok(removed)
 }
 
 /// Returns the path of a tablet's metadata in its data directory.

@@ -1,7 +1,9 @@
 //! Events and effects of a replica.
 
 use std::collections::BTreeMap;
+use std::iter::Peekable;
 use std::sync::Arc;
+use std::vec::IntoIter;
 
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
@@ -15,7 +17,7 @@ use crate::schema::Schema;
 use crate::schema::row_ops::{ClientColumn, RowError};
 use crate::tablet::apply::WriteCounts;
 use crate::time::Timestamp;
-use crate::wal::{LogEntry, Wal};
+use crate::wal::{LogEntry, Wal, entry_len};
 
 /// Id of a client's request, the same for all its retries, so that the request takes effect exactly once.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
@@ -142,28 +144,63 @@ pub fn write_log(wal: &mut Wal, writes: impl IntoIterator<Item = LogWrite>) -> R
 /// As [`write_log`], and leaves in `writes` what the log has not taken: nothing, unless this fails. After
 /// [`Error::is_no_space`] the caller may try the rest again, as long as the log is usable ([`Wal::failure`]).
 pub fn write_log_from(wal: &mut Wal, writes: &mut Vec<LogWrite>) -> Result<()> {
-    let mut entries = Vec::new();
-    let mut rest = std::mem::take(writes).into_iter();
+    let mut rest = std::mem::take(writes).into_iter().peekable();
     loop {
-        let write = rest.next();
-        if let Some(LogWrite::Append(entry)) = write {
-            entries.push(entry);
-            continue;
-        }
+        let mut entries = next_entries(&mut rest);
         let mut written = wal.append(&entries);
+        let mut truncation = None;
         if written.is_ok() {
             entries.clear();
-            if let Some(LogWrite::Truncate(after)) = write {
-                written = wal.truncate_after(after);
+            truncation = rest.next_if(|write| matches!(write, LogWrite::Truncate(_)));
+            if let Some(LogWrite::Truncate(after)) = &truncation {
+                written = wal.truncate_after(*after);
             }
         }
-        match (written, write) {
-            (Ok(()), None) => return Ok(()),
-            (Ok(()), Some(_)) => {}
-            (Err(error), write) => {
-                writes.extend(entries.into_iter().map(LogWrite::Append).chain(write).chain(rest));
-                return Err(error);
-            }
+        if let Err(error) = written {
+            writes.extend(entries.into_iter().map(LogWrite::Append).chain(truncation).chain(rest));
+            return Err(error);
         }
+        if rest.peek().is_none() {
+            return Ok(());
+        }
+    }
+}
+
+/// Bytes of entries after which a batch of the log ends, because the log limits a batch.
+pub(super) const APPEND_BYTES_MAX: usize = 64 << 20;
+
+/// Takes the entries of the next batch of the log.
+fn next_entries(rest: &mut Peekable<IntoIter<LogWrite>>) -> Vec<LogEntry> {
+    let (mut entries, mut bytes) = (Vec::new(), 0);
+    while bytes < APPEND_BYTES_MAX
+        && let Some(LogWrite::Append(entry)) = rest.next_if(|write| matches!(write, LogWrite::Append(_)))
+    {
+        bytes += entry_len(&entry);
+        entries.push(entry);
+    }
+    entries
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wal::CommitEntry;
+
+    #[test]
+    fn long_entries_are_divided_among_batches_of_the_log() {
+        let commit = |payload: &Bytes| {
+            LogWrite::Append(LogEntry::Commit(CommitEntry { op: OpId::MIN, payload: payload.clone() }))
+        };
+        let half = Bytes::from(vec![0; APPEND_BYTES_MAX / 2]);
+        let [long, short] = [half, Bytes::new()].map(|payload| commit(&payload));
+        let truncation = LogWrite::Truncate(3);
+        let writes = [&short, &long, &long, &long, &short, &truncation, &short].map(LogWrite::clone);
+        let mut rest = Vec::from(writes).into_iter().peekable();
+        let mut batches = Vec::new();
+        while rest.peek().is_some() {
+            batches.push(next_entries(&mut rest).len());
+            let _truncation = rest.next_if(|write| matches!(write, LogWrite::Truncate(_)));
+        }
+        assert_eq!(batches, [3, 2, 1], "the limit ends the first one, the truncation the second one");
     }
 }

@@ -67,6 +67,8 @@ enum JobStage {
     Written,
     /// The superblock is created; the log has to be synced.
     SuperblockReady,
+    /// The log is being synced. Nothing is stored yet, so the job may still be abandoned.
+    SyncingLog,
     Storing,
     /// The superblock is stored; a turn has to swap.
     Stored,
@@ -91,10 +93,11 @@ impl Job {
                 Ok(JobStep::Turn)
             }
             JobStage::SuperblockReady => {
-                self.stage = JobStage::Storing;
+                self.stage = JobStage::SyncingLog;
                 Ok(JobStep::SyncLog)
             }
-            JobStage::Storing => {
+            JobStage::SyncingLog | JobStage::Storing => {
+                self.stage = JobStage::Storing;
                 let meta = self.meta.as_ref().expect("created by the turn before");
                 if let Err(error) = meta.store(&*self.data) {
                     // On a full device the stored superblock is usually still the old one: then only the job fails.
@@ -215,7 +218,7 @@ impl Replica {
         self.job_running = false;
         let Some(error) = error else { return };
         match job.stage {
-            JobStage::Writing | JobStage::Written | JobStage::SuperblockReady => {
+            JobStage::Writing | JobStage::Written | JobStage::SuperblockReady | JobStage::SyncingLog => {
                 self.tablet().config().observer.mark("job: failed before its superblock");
                 job.abandon();
             }

@@ -23,7 +23,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
-use super::interface::{Op, OpResult, RequestId, WriteOp};
+use super::interface::{APPEND_BYTES_MAX, Op, OpResult, RequestId, WriteOp};
 use crate::codec::{ByteReader, put_bytes, put_varint, put_zigzag};
 use crate::error::{Error, ErrorKind, Result};
 use crate::ids::ColumnId;
@@ -31,6 +31,22 @@ use crate::raft::interface::kind;
 use crate::schema::row_ops::{ClientColumn, RowError, RowErrorCode};
 use crate::schema::{DataType, Schema};
 use crate::tablet::apply::{WriteCounts, WriteResult};
+use crate::tablet::prepared_batch::ROWS_MAX;
+use crate::tablet::row_errors::{FIXED_TEXT_BYTES_MAX, TEXT_BYTES_MAX};
+use crate::wal::BATCH_BYTES_MAX;
+
+/// Most bytes of an operation that a leader takes.
+pub(super) const OP_BYTES_MAX: usize = 512 << 20;
+/// Most bytes of a row in an outcome: its step, its code, the length of its text, and a fixed text.
+const ROW_BYTES_MAX: usize = 5 + 1 + 3 + FIXED_TEXT_BYTES_MAX;
+/// Most bytes of the outcome of a write: its rows, the other texts, and the counts.
+const OUTCOME_BYTES_MAX: usize = ROWS_MAX * ROW_BYTES_MAX + TEXT_BYTES_MAX + 128;
+/// More bytes than the log adds to the payload of an entry and of a batch.
+const ENTRY_BYTES_MAX: usize = 64;
+
+// A committed operation and its outcome must be written, so they fit a batch that has other entries already.
+const _: () = assert!(APPEND_BYTES_MAX + ENTRY_BYTES_MAX + OP_BYTES_MAX <= BATCH_BYTES_MAX);
+const _: () = assert!(APPEND_BYTES_MAX + ENTRY_BYTES_MAX + OUTCOME_BYTES_MAX <= BATCH_BYTES_MAX);
 
 /// A logged operation.
 #[derive(Debug, Clone)]

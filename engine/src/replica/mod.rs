@@ -22,6 +22,7 @@
 
 use std::collections::VecDeque;
 use std::sync::Arc;
+use std::time::Duration;
 
 use crate::disk::Disk;
 use crate::error::Error;
@@ -191,6 +192,11 @@ impl Replica {
 
     pub fn is_leader(&self) -> bool {
         self.raft.is_leader()
+    }
+
+    /// Changes the silence after which a member counts as failed, from the next tick on.
+    pub fn set_follower_failed_after(&mut self, after: Duration) {
+        self.raft.set_follower_failed_after(after);
     }
 
     /// The events that need not wake this replica until its next step.

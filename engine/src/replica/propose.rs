@@ -1,7 +1,7 @@
 //! Proposals of clients: checked, decoded, and appended to the leader's log.
 
 use super::interface::{Op, OpReply, ReplicaEffects, RequestId, WriteOp};
-use super::log_payload::LoggedOp;
+use super::log_payload::{LoggedOp, OP_BYTES_MAX};
 use super::request_tracker::{CachedResult, RequestState};
 use super::{PendingOp, Replica};
 use crate::error::{Error, Result};
@@ -18,23 +18,24 @@ impl Replica {
         assign: &mut dyn FnMut() -> Timestamp,
         out: &mut ReplicaEffects,
     ) {
-        let reject = |error| {
-            let (op_id, timestamp) = (OpId::MIN, Timestamp::MIN);
-            OpReply { ticket, op_id, timestamp, result: Err(error) }
+        let done = if let Some(error) = self.failed.clone().or_else(|| self.raft.check_leader().err()) {
+            Err(error)
+        } else if let Some(known) = request.as_ref().and_then(|request| self.requests.find(request)) {
+            self.attach(ticket, known, out)
+        } else {
+            self.append_op((ticket, op, request), assign, out)
         };
-        if let Some(error) = self.failed.clone().or_else(|| self.raft.check_leader().err()) {
-            return out.done.push(reject(error));
-        }
-        if let Some(known) = request.as_ref().and_then(|request| self.requests.find(request)) {
-            return self.attach(ticket, known, out);
-        }
-        if let Err(error) = self.append_op((ticket, op, request), assign, out) {
-            out.done.push(reject(error));
+        if let Err(error) = done {
+            let (op_id, timestamp) = (OpId::MIN, Timestamp::MIN);
+            out.done.push(OpReply { ticket, op_id, timestamp, result: Err(error) });
         }
     }
 
     /// Attaches a retried request to its pending operation, or replies with the cached result.
-    fn attach(&mut self, ticket: u64, known: RequestState, out: &mut ReplicaEffects) {
+    ///
+    /// `Throttled` if the result was dropped: the next retry gets it from the node. `Aborted` if the client has
+    /// declared the request complete.
+    fn attach(&mut self, ticket: u64, known: RequestState, out: &mut ReplicaEffects) -> Result<()> {
         match known {
             RequestState::Pending(index) => {
                 let pending = self.pending.iter_mut().find(|pending| pending.entry.op.index == index);
@@ -43,7 +44,16 @@ impl Replica {
             RequestState::Answered(CachedResult { op, timestamp, result }) => {
                 out.done.push(OpReply { ticket, op_id: op, timestamp, result });
             }
+            RequestState::ResultDropped(op) => {
+                let message =
+                    format!("operation {op}: already applied, and its result is not in memory; retry");
+                return Err(Error::throttled(message));
+            }
+            RequestState::Stale => {
+                return Err(Error::aborted("request: the client has declared it complete; nothing was done"));
+            }
         }
+        Ok(())
     }
 
     fn append_op(
@@ -61,6 +71,7 @@ impl Replica {
             Op::NoOp => None,
         };
         let (kind, payload) = LoggedOp { op, request, auto_increment: self.last_auto_increment() }.encode();
+        check_fits_log(payload.len())?;
         let proposed = self.with_raft(assign, out, |raft, clock, raft_effects| {
             raft.propose(kind, payload, clock, raft_effects)
         })?;
@@ -119,4 +130,14 @@ impl Replica {
         }
         Ok(())
     }
+}
+
+/// Returns `Invalid` if a record of this many bytes is too long for the log.
+fn check_fits_log(bytes: usize) -> Result<()> {
+    if bytes <= OP_BYTES_MAX {
+        return Ok(());
+    }
+    Err(Error::invalid(format!(
+        "operation: too large for the log ({bytes} bytes, limit {OP_BYTES_MAX}); send fewer rows at a time"
+    )))
 }

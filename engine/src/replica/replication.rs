@@ -2,7 +2,6 @@
 
 use super::interface::{LogWrite, ReplicaEffects, RequestId};
 use super::log_payload::{self, CommitPayload};
-use super::request_tracker::CachedResult;
 use super::{PendingOp, Replica};
 use crate::error::{Error, Result};
 use crate::note::Note;
@@ -221,7 +220,7 @@ impl Replica {
             if let Ok(result) = &result {
                 out.completed.push((request.clone(), timestamp, result.clone()));
             }
-            self.requests.applied(&request, CachedResult { op, timestamp, result: result.clone() });
+            self.requests.applied(&request, (op, timestamp), &result);
         }
         pending.answer(result, out);
     }

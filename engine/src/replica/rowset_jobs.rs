@@ -119,7 +119,7 @@ impl JobWork for Compaction {
     }
 
     fn step_rows(&self, config: &TabletConfig) -> usize {
-        config.step_rows(self.rows, self.merge.inputs().map(|rowset| rowset.raw_bytes()).sum())
+        config.step_rows(self.rows, self.merge.input_bytes())
     }
 
     fn write(&mut self, rows: usize) -> Result<bool> {

@@ -2,12 +2,26 @@
 //!
 //! ```text
 //!   READY ──► TOMBSTONED   superblock; then log and rows are removed    term, vote and last operation stay
-//!   READY ──► DELETED      superblock; then log, rows, consensus metadata are removed, the superblock last
+//!   READY ──► DELETED      superblock renamed; then log, rows, consensus metadata are removed, the superblock last
 //!   COPYING ─► TOMBSTONED  found at start, or when a copy is aborted: with the last operation stored before it
 //! ```
 //!
-//! Order: the superblock is stored first, so [`recover`] can complete an interrupted deletion. A tombstone that knows
-//! its last operation may vote; one that does not must not (design of tombstoned voting).
+//! Order: the superblock is stored or renamed first, so [`recover`] can complete an interrupted deletion. A READY one
+//! names rows and a log: after a crash that has removed some of them, the replica would only fail. COPYING names
+//! neither, so they are removed first.
+//!
+//! On a full device:
+//!
+//! - A deletion needs no block. Its rename is one change of a directory, so a crash leaves the old name and all files,
+//!   or the new one, which [`recover`] takes for DELETED. The new name is removed last, so it is there until nothing
+//!   else is.
+//! - A tombstone needs a block for the last operation. Until there is one, the replica stays as it is.
+//! - An aborted copy frees its files first. If there is no block even so, the COPYING superblock stays: it has the same
+//!   last operation as the tombstone.
+//!
+//! A tombstone that knows its last operation may vote; one that does not must not (design of tombstoned voting). One
+//! that has neither a last operation nor consensus metadata proves that this server may have given a vote that it does
+//! not know any more.
 
 use std::io;
 
@@ -24,9 +38,10 @@ use crate::wal::Wal;
 /// Turns a replica, an incomplete tombstone or an aborted copy into a tombstone. No task may be using it. `last_op`:
 /// the last operation in its log, if known.
 ///
-/// An unreadable superblock is replaced by one without data. `NotFound` if there is none: what a creation or a copy
-/// left that never got one is removed. A repetition after a failure completes it. Returns the last operation that the
-/// tombstone knows: its superblock may have it though the caller does not.
+/// An unreadable superblock is replaced by one without data, and so is one that was lost, which a log with operations
+/// proves. `NotFound` if there is neither: what a creation or a copy left that never got a superblock is removed. A
+/// repetition after a failure completes it. Returns the last operation that the tombstone knows: its superblock may
+/// have it though the caller does not.
 pub fn tombstone(
     wal: &dyn Disk,
     data: &dyn Disk,
@@ -38,8 +53,16 @@ pub fn tombstone(
             Superblock::unreadable(tablet)
         }
         Err(error) if error.kind == ErrorKind::NotFound => {
+            if !Wal::is_unused(wal, &wal_dir(tablet))? {
+                return tombstone_of_lost(wal, data, tablet);
+            }
             remove_leftovers(wal, data, tablet)?;
             return Err(error);
+        }
+        Ok(meta) if meta.data_state == DataState::Copying => {
+            Superblock::sync_names(data)?;
+            remove_data(wal, data, tablet)?;
+            meta
         }
         loaded => loaded?,
     };
@@ -51,6 +74,17 @@ pub fn tombstone(
     meta.store(data)?;
     remove_data(wal, data, tablet)?;
     Ok(meta.tombstone_last_op)
+}
+
+/// Turns the log of a replica whose superblock and vote were lost into a tombstone without a last operation. Order: the
+/// log, which proves that there was a vote, is removed once the tombstone proves it.
+fn tombstone_of_lost(wal: &dyn Disk, data: &dyn Disk, tablet: TabletId) -> Result<Option<OpId>> {
+    // Without a superblock, metadata is a leftover of an interrupted creation, and means nothing.
+    consensus_meta_store::remove(data, tablet)?;
+    let lost = Superblock { data_state: DataState::Tombstoned, ..Superblock::unreadable(tablet) };
+    lost.store(data)?;
+    remove_data(wal, data, tablet)?;
+    Ok(None)
 }
 
 /// Returns true if a replica may be deleted by an order based on the committed configuration `cas`, if it names one. A
@@ -67,40 +101,41 @@ pub fn may_delete(known: ConfigPosition, cas: Option<ConfigPosition>) -> bool {
 }
 
 /// Removes all data of a replica or a tombstone. No task may be using it. `NotFound` if there is none: what a creation
-/// or a copy left that never got a superblock is removed. A repetition after a failure completes it.
+/// or a copy left that never got a superblock is removed. A repetition after a failure completes it. Needs no space.
 pub fn delete(wal: &dyn Disk, data: &dyn Disk, tablet: TabletId) -> Result<()> {
     match Superblock::load(data, tablet) {
-        Ok(mut meta) => {
-            meta.data_state = DataState::Deleted;
-            meta.store(data)?;
-        }
-        // The superblock stays unreadable, so after a crash the replica can be deleted again.
-        Err(error) if matches!(error.kind, ErrorKind::Corrupt | ErrorKind::Unsupported) => {}
         Err(error) if error.kind == ErrorKind::NotFound => {
             remove_leftovers(wal, data, tablet)?;
             return Err(error);
         }
-        Err(error) => return Err(error),
+        // The mark is in its name.
+        Err(error) if matches!(error.kind, ErrorKind::Corrupt | ErrorKind::Unsupported) => {}
+        loaded => drop(loaded?),
     }
+    Superblock::mark_deleted(data, tablet)?;
     remove_leftovers(wal, data, tablet)?;
     Superblock::remove(data, tablet)
 }
 
-/// Completes an interrupted deletion, and returns the resulting superblock; `None` if the replica was deleted. Order:
-/// called for every superblock before its replica is opened.
+/// Completes an interrupted deletion, and returns the resulting superblock; `None` if the replica was deleted. An
+/// aborted copy on a full device returns the superblock of its tombstone and leaves the COPYING one. Order: called for
+/// every superblock before its replica is opened.
 pub fn recover(wal: &dyn Disk, data: &dyn Disk, tablet: TabletId) -> Result<Option<Superblock>> {
     let meta = Superblock::load(data, tablet)?;
     match meta.data_state {
         DataState::Ready => Ok(Some(meta)),
         DataState::Deleted => delete(wal, data, tablet).map(|()| None),
         DataState::Tombstoned => {
+            Superblock::sync_names(data)?;
             remove_data(wal, data, tablet)?;
             Ok(Some(meta))
         }
-        DataState::Copying => {
-            tombstone(wal, data, tablet, meta.tombstone_last_op)?;
-            Superblock::load(data, tablet).map(Some)
-        }
+        DataState::Copying => match tombstone(wal, data, tablet, meta.tombstone_last_op) {
+            Err(error) if error.is_no_space() => {
+                Ok(Some(Superblock { data_state: DataState::Tombstoned, ..meta }))
+            }
+            stored => stored.and_then(|_| Superblock::load(data, tablet).map(Some)),
+        },
     }
 }
 
@@ -146,6 +181,15 @@ pub fn remove_stray_logs(wal: &dyn Disk, known: &[TabletId]) -> Result<OrphanLog
         }
     }
     Ok(found)
+}
+
+/// Removes consensus metadata of tablets that are not in `known` (those with a superblock on any of the server's
+/// disks): leftovers of an interrupted creation. A log with operations proves that the superblock was lost; then the
+/// metadata stays. Returns the number of files.
+pub fn remove_stray_metadata(wal: &dyn Disk, data: &dyn Disk, known: &[TabletId]) -> Result<usize> {
+    consensus_meta_store::remove_strays(data, |tablet| {
+        Ok(!known.contains(&tablet) && Wal::is_unused(wal, &wal_dir(tablet))?)
+    })
 }
 
 /// The tablets that have a directory in `dir` and are not in `known`.

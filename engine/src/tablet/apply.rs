@@ -13,7 +13,8 @@ use std::sync::Arc;
 use super::components::TabletComponents;
 use super::memrowset;
 use super::prepared_batch::{PreparedBatch, PreparedRow};
-use super::row_action::{RowAction, RowPresence, refusal};
+use super::row_action::{RowAction, RowPresence, RowRefusal};
+use super::row_errors::RowErrors;
 use super::rowset::{ProbeStats, RowSetId};
 use super::superblock::TabletSchema;
 use crate::error::{Error, Result};
@@ -108,12 +109,13 @@ pub(super) fn apply(
     scratch: &mut ApplyScratch,
 ) -> Result<BatchResult> {
     let PreparedBatch { schema, rows, arena, errors, .. } = batch;
-    let outcome = WriteResult { errors, ..WriteResult::default() };
-    let mut run = BatchRun { state, mark, schema, ts, mode, outcome, touched: Vec::new(), scratch };
+    let (outcome, refusals, touched) = (WriteResult::default(), Vec::new(), Vec::new());
+    let mut run = BatchRun { state, mark, schema, ts, mode, outcome, refusals, touched, scratch };
     let rows = run.apply_to_older_rowsets(rows, &arena)?;
     if !rows.is_empty() {
         run.apply_to_active(&rows, &arena)?;
     }
+    run.add_errors(errors);
     let BatchRun { mut outcome, touched, .. } = run;
     outcome.errors.sort_by_key(|(index, _)| *index);
     outcome.ignored.sort();
@@ -168,6 +170,7 @@ struct BatchRun<'a> {
     ts: Timestamp,
     mode: ApplyMode<'a>,
     outcome: WriteResult,
+    refusals: Vec<RowRefusal>,
     /// DiskRowSets that were changed, as indexes into the components.
     touched: Vec<usize>,
     scratch: &'a mut ApplyScratch,
@@ -321,8 +324,7 @@ impl BatchRun<'_> {
         }
         match action {
             RowAction::Refuse(code) => {
-                let error = refusal(code, row, &self.schema);
-                self.outcome.errors.push((row.index, error));
+                self.refusals.push(RowRefusal { index: row.index, code, immutable: row.immutable });
             }
             RowAction::Ignore => {
                 self.outcome.ignored.push(row.index);
@@ -336,6 +338,17 @@ impl BatchRun<'_> {
             }
         }
         Ok(action)
+    }
+
+    /// Adds the errors to the outcome: those that the batch had before, then those of refused rows. Order: refused rows
+    /// are sorted first. A replica meets them in an order that depends on its flushes, and later errors may lose their
+    /// texts.
+    fn add_errors(&mut self, mut errors: RowErrors) {
+        self.refusals.sort_by_key(|refusal| refusal.index);
+        for refusal in &self.refusals {
+            errors.push(refusal.index, refusal.error(&self.schema));
+        }
+        self.outcome.errors = errors.into_vec();
     }
 }
 

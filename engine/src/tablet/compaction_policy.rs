@@ -22,12 +22,16 @@
 //! A rowset with many delta files gets a delta compaction. While its deltas are few beside its rows, they are merged
 //! into one file (minor), which costs their own bytes; once they are many, they are folded into the base (major).
 //!
+//! A major delta compaction leaves the deltas that do not fit the base: those of columns that the rowset lacks, and
+//! those of reinserted rows. Once these are many, the rowset is rewritten, because each further major delta compaction
+//! would copy them.
+//!
 //! Source: the Kudu paper, sections 4.9 and 4.10.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use super::diskrowset::DiskRowSet;
+use super::diskrowset::{DiskRowSet, RewrittenDeltas};
 use super::diskrowset_writer::RowSetMeta;
 use super::rowset::RowSetId;
 use crate::config::TabletConfig;
@@ -39,8 +43,9 @@ pub const WHOLE: i64 = 1 << 20;
 const CANDIDATES_MAX: usize = 64;
 /// Units that the budget is divided into. Weights are rounded down, so a choice may exceed the budget a little.
 const UNITS: usize = 128;
-/// Rows per ancient delta at or below which a rowset is rewritten to drop ancient history.
-const ANCIENT_PER_ROWS: u64 = 4;
+/// Rows per ancient delta at or below which a rowset is rewritten to drop ancient history; the same for unfoldable
+/// deltas.
+const REWRITTEN_PER_ROWS: u64 = 4;
 
 /// Properties of a DiskRowSet that the policy uses.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -57,6 +62,15 @@ pub struct RowsetSummary {
     pub rows: u64,
     /// Deltas older than the ancient history mark.
     pub ancient: u64,
+    /// Deltas that a major delta compaction has left and a rewrite of the rowset would fold.
+    pub unfolded: u64,
+}
+
+impl RowsetSummary {
+    /// Returns true if there are so few rows beside these deltas that the rowset is rewritten for them.
+    fn is_rewritten_for(&self, deltas: u64) -> bool {
+        deltas > 0 && deltas * REWRITTEN_PER_ROWS >= self.rows
+    }
 }
 
 /// Costs that a compaction may have, and the gain it needs.
@@ -113,8 +127,8 @@ pub struct CompactionChoice {
 /// evaluations find no change.
 #[derive(Default)]
 pub(super) struct LastEvaluation {
-    /// Each rowset's metadata, and the number of its deltas older than the ancient history mark.
-    rowsets: Vec<(Arc<RowSetMeta>, u64)>,
+    /// Each rowset's metadata, and the deltas that a rewrite would drop or fold.
+    rowsets: Vec<(Arc<RowSetMeta>, RewrittenDeltas)>,
     choice: Option<CompactionChoice>,
 }
 
@@ -126,21 +140,21 @@ impl LastEvaluation {
         mark: Timestamp,
         limits: &CompactionLimits,
     ) -> Option<CompactionChoice> {
-        let same = |(rowset, last): (&Arc<DiskRowSet>, &(Arc<RowSetMeta>, u64))| {
-            let (meta, ancient) = rowset.meta_and_ancient(mark);
-            Arc::ptr_eq(&meta, &last.0) && ancient == last.1
+        let same = |(rowset, last): (&Arc<DiskRowSet>, &(Arc<RowSetMeta>, RewrittenDeltas))| {
+            let (meta, deltas) = rowset.meta_and_rewritten(mark);
+            Arc::ptr_eq(&meta, &last.0) && deltas == last.1
         };
         if disk.len() != self.rowsets.len() || !disk.iter().zip(&self.rowsets).all(same) {
-            self.rowsets = disk.iter().map(|rowset| rowset.meta_and_ancient(mark)).collect();
+            self.rowsets = disk.iter().map(|rowset| rowset.meta_and_rewritten(mark)).collect();
             let summaries: Vec<RowsetSummary> =
-                self.rowsets.iter().map(|(meta, ancient)| summarize(meta, *ancient)).collect();
+                self.rowsets.iter().map(|(meta, deltas)| summarize(meta, *deltas)).collect();
             self.choice = choose(&summaries, limits);
         }
         self.choice.clone()
     }
 }
 
-fn summarize(meta: &RowSetMeta, ancient: u64) -> RowsetSummary {
+fn summarize(meta: &RowSetMeta, rewritten: RewrittenDeltas) -> RowsetSummary {
     RowsetSummary {
         id: meta.id,
         bytes: meta.bytes,
@@ -150,7 +164,8 @@ fn summarize(meta: &RowSetMeta, ancient: u64) -> RowsetSummary {
         deltas: meta.delta_files.iter().map(|file| file.deltas.count).sum(),
         delta_bytes: meta.delta_files.iter().map(|file| file.bytes).sum(),
         rows: meta.rows.into(),
-        ancient,
+        ancient: rewritten.ancient,
+        unfolded: rewritten.unfolded,
     }
 }
 
@@ -165,7 +180,8 @@ pub struct RowsetPlace {
 
 /// Returns the places of rowsets, and their height: the rowsets that cover a key, on average.
 pub fn places(metas: Vec<Arc<RowSetMeta>>) -> (Vec<RowsetPlace>, f64) {
-    let summaries: Vec<RowsetSummary> = metas.iter().map(|meta| summarize(meta, 0)).collect();
+    let summaries: Vec<RowsetSummary> =
+        metas.iter().map(|meta| summarize(meta, RewrittenDeltas::default())).collect();
     let share = |at: i64| at as f64 / WHOLE as f64;
     let place = |(meta, span): (_, Span)| RowsetPlace { meta, low: share(span.low), high: share(span.high) };
     let places = metas.into_iter().zip(spans(&summaries)).map(place).collect();
@@ -345,7 +361,7 @@ fn gain_of(chosen: &[&Item], rowsets: &[RowsetSummary], limits: &CompactionLimit
 }
 
 /// Returns the rowset with the most delta files, as every read of it searches each of them. Otherwise returns a rowset
-/// of which a large part is ancient history, to be rewritten.
+/// with many deltas that do not fit its base, or one of which a large part is ancient history, to be rewritten.
 fn best_rewrite(
     rowsets: &[RowsetSummary],
     spans: &[Span],
@@ -355,17 +371,20 @@ fn best_rewrite(
     if let Some((rowset, span)) = with_delta_files.max_by_key(|(rowset, _)| rowset.delta_files) {
         return Some(delta_compaction(rowset, *span, limits));
     }
-    let is_worth_rewriting =
-        |rowset: &&RowsetSummary| rowset.ancient > 0 && rowset.ancient * ANCIENT_PER_ROWS >= rowset.rows;
-    let ancient = rowsets.iter().filter(is_worth_rewriting).max_by_key(|rowset| rowset.ancient)?;
-    let (rowsets, bytes) = (vec![ancient.id], ancient.bytes);
+    let unfolded = rowsets.iter().filter(|rowset| rowset.is_rewritten_for(rowset.unfolded));
+    let ancient = rowsets.iter().filter(|rowset| rowset.is_rewritten_for(rowset.ancient));
+    let rewritten = unfolded.max_by_key(|rowset| rowset.unfolded);
+    let rewritten = rewritten.or_else(|| ancient.max_by_key(|rowset| rowset.ancient))?;
+    let (rowsets, bytes) = (vec![rewritten.id], rewritten.bytes);
     Some(CompactionChoice { kind: CompactionKind::RowSets, rowsets, gain: limits.gain_min, bytes })
 }
 
-/// Returns the delta compaction of a rowset with many delta files.
+/// Returns the delta compaction of a rowset with many delta files, or a rewrite where a major one would copy many
+/// deltas once more.
 fn delta_compaction(rowset: &RowsetSummary, span: Span, limits: &CompactionLimits) -> CompactionChoice {
     let is_major = rowset.deltas * 100 >= rowset.rows * limits.major_delta_percent;
     let (kind, bytes) = match is_major {
+        true if rowset.is_rewritten_for(rowset.unfolded) => (CompactionKind::RowSets, rowset.bytes),
         true => (CompactionKind::MajorDelta, rowset.bytes),
         false => (CompactionKind::MinorDelta, rowset.delta_bytes),
     };

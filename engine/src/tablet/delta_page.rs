@@ -111,6 +111,15 @@ impl ChangedColumns {
     }
 }
 
+/// Returns true if a row change, which has been parsed before, may set this column.
+pub(super) fn may_set(change: &[u8], column: ColumnId) -> bool {
+    match RowChange::parsed_before(change) {
+        RowChange::Delete => false,
+        RowChange::Update(cells) => cells.into_iter().any(|(id, _)| id == column),
+        RowChange::Reinsert(_) => true,
+    }
+}
+
 /// Deltas in order of application per row, with their bytes in one piece.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct DeltaBatch {
@@ -171,6 +180,13 @@ impl DeltaBatch {
     /// Returns the deltas of these rows. The batch must be ordered by row.
     pub(super) fn of(&self, rows: &Range<RowId>) -> impl Iterator<Item = (RowId, Timestamp, &[u8])> {
         self.slice(self.indexes_of(rows))
+    }
+
+    /// Returns the bytes of memory used by the deltas at these indexes, if they are in the order they were pushed in.
+    pub(super) fn byte_size_of(&self, indexes: &Range<usize>) -> usize {
+        let entries = &self.entries[indexes.clone()];
+        let Some((first, last)) = entries.first().zip(entries.last()) else { return 0 };
+        size_of_val(entries) + (last.start + u64::from(last.len) - first.start) as usize
     }
 
     /// Appends to `out` the deltas of `rows` within `times`.

@@ -15,6 +15,7 @@ use std::sync::Arc;
 use super::deltafile::{DeltaBatch, DeltaDirection, DeltaReader, TimeRange};
 use super::deltamemstore::DeltaMemStore;
 use super::row_deltas::{DeltaRun, RowDeltas};
+use super::row_fold::RowFold;
 use super::row_version::RowVersion;
 use crate::error::Result;
 use crate::ids::{ColumnId, RowId};
@@ -32,6 +33,15 @@ pub struct RowsetDeltas {
     pub recent: Arc<DeltaMemStore>,
 }
 
+/// The deltas that a scan needs: those from the base to the state below `before` that concern its columns. A diff scan
+/// needs all of them, and those back to `diff_from`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct DeltaQuery<'a> {
+    pub before: Timestamp,
+    pub diff_from: Option<Timestamp>,
+    pub columns: &'a [ColumnId],
+}
+
 impl RowsetDeltas {
     /// Returns the deltas of `rows` from the base to the state below `before` that a scan of `columns` needs. A diff
     /// scan needs all of them, and those back to `diff_from`.
@@ -42,18 +52,82 @@ impl RowsetDeltas {
         diff_from: Option<Timestamp>,
         columns: &[ColumnId],
     ) -> Result<RowDeltas> {
+        let query = DeltaQuery { before, diff_from, columns };
+        let deltas = self.for_scan_within(&rows, query, usize::MAX)?;
+        Ok(deltas.expect("no deltas exceed an unlimited budget"))
+    }
+
+    /// Returns the deltas of `rows` that a scan needs; `None` if they have more than `bytes_max` bytes.
+    pub(super) fn for_scan_within(
+        &self,
+        rows: &Range<RowId>,
+        query: DeltaQuery<'_>,
+        bytes_max: usize,
+    ) -> Result<Option<RowDeltas>> {
+        let DeltaQuery { before, diff_from, columns } = query;
         let columns = diff_from.is_none().then_some(columns);
-        let undo = self.undo(&rows, diff_from.unwrap_or(before), columns)?;
+        let undo_times = TimeRange::from(diff_from.unwrap_or(before));
+        let undo = self.collect_undo(rows, undo_times, columns, bytes_max)?;
+        let mut bytes = undo.byte_size();
         let (up_to, mut redo) = (TimeRange::before(before), Vec::new());
         for file in &self.redo {
-            file.for_each_page(&rows, up_to, columns, |page| redo.extend(DeltaRun::of_page(page, &rows)))?;
+            if bytes > bytes_max {
+                return Ok(None);
+            }
+            file.visit_pages(rows, up_to, columns, |page| {
+                let run = DeltaRun::of_page(page, rows);
+                bytes += run.as_ref().map_or(0, DeltaRun::byte_size);
+                redo.extend(run);
+                bytes <= bytes_max
+            })?;
         }
         for store in self.frozen.iter().chain([&self.recent]) {
             let mut batch = DeltaBatch::default();
-            store.collect(rows.clone(), up_to, &mut batch);
+            store.collect_within(rows, up_to, bytes_max.saturating_sub(bytes), &mut batch);
+            bytes += batch.byte_size();
             redo.extend(DeltaRun::of_batch(batch));
         }
-        Ok(RowDeltas::new(rows, before, diff_from, undo, redo))
+        let deltas = || RowDeltas::new(rows.clone(), before, diff_from, undo, redo);
+        Ok((bytes <= bytes_max).then(deltas))
+    }
+
+    /// Returns deltas that lead a row to the same states as those that a scan needs, in the memory of one row.
+    pub(super) fn folded(&self, row: RowId, query: DeltaQuery<'_>) -> Result<RowDeltas> {
+        let DeltaQuery { before, diff_from, columns } = query;
+        let (from, of_scan) = (diff_from.unwrap_or(before), diff_from.is_none().then_some(columns));
+        let mut undo = RowFold::new(row, columns, before);
+        // Order: the UNDO deltas of the column file, which is the last one, are newer than those of the base.
+        for file in self.undo.iter().rev() {
+            file.visit_row(row, TimeRange::from(from), of_scan, |ts, change| undo.add(ts, change))?;
+        }
+        let (up_to, mut redo) = (TimeRange::before(before), RowFold::new(row, columns, from));
+        for file in &self.redo {
+            file.visit_row(row, up_to, of_scan, |ts, change| redo.add(ts, change))?;
+        }
+        let rows = row..row + 1;
+        for store in self.frozen.iter().chain([&self.recent]) {
+            store.visit(&rows, up_to, |_, ts, change| {
+                redo.add(ts, change);
+                true
+            });
+        }
+        let redo = DeltaRun::of_batch(redo.into_batch(DeltaDirection::Redo));
+        let undo = undo.into_batch(DeltaDirection::Undo);
+        Ok(RowDeltas::new(rows, before, diff_from, undo, redo.into_iter().collect()))
+    }
+
+    /// Returns true if a delta of `rows` from the base to the state below `before` may set this column.
+    pub(super) fn may_set(&self, rows: &Range<RowId>, before: Timestamp, column: ColumnId) -> Result<bool> {
+        let (undo_times, up_to) = (TimeRange::from(before), TimeRange::before(before));
+        for (files, times) in [(&self.undo, undo_times), (&self.redo, up_to)] {
+            for file in files {
+                if file.may_set(rows, times, column)? {
+                    return Ok(true);
+                }
+            }
+        }
+        let mut stores = self.frozen.iter().chain([&self.recent]);
+        Ok(stores.any(|store| store.may_set(rows, up_to, column)))
     }
 
     /// Returns the REDO deltas of `rows` below `before`, by row and oldest first within a row. If they have more than
@@ -89,7 +163,8 @@ impl RowsetDeltas {
         runs: &'a mut Vec<DeltaRun>,
     ) -> Result<Option<RowVersion<'a>>> {
         let rows = row..row + 1;
-        if !self.undo(&rows, before, Some(ids))?.is_empty() {
+        // The first page with any is enough.
+        if !self.collect_undo(&rows, TimeRange::from(before), Some(ids), 0)?.is_empty() {
             return Ok(None);
         }
         let mut version = RowVersion::new(columns, keys);
@@ -111,11 +186,6 @@ impl RowsetDeltas {
         let runs: &'a [DeltaRun] = runs;
         runs.iter().rev().for_each(|run| version.add_run(run, before));
         Ok(Some(version))
-    }
-
-    /// Returns the UNDO deltas of `rows` back to `from`, newest first within a row.
-    fn undo(&self, rows: &Range<RowId>, from: Timestamp, columns: Option<&[ColumnId]>) -> Result<DeltaBatch> {
-        self.collect_undo(rows, TimeRange::from(from), columns, usize::MAX)
     }
 
     /// Returns the UNDO deltas of `rows` within `times`, by row and newest first within a row. If they have more than

@@ -20,7 +20,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 pub use super::delta_page::{ChangedColumns, DeltaBatch, DeltaDirection, TimeRange};
-use super::delta_page::{DeltaPage, PAGE_DELTAS_MAX};
+use super::delta_page::{DeltaPage, PAGE_DELTAS_MAX, may_set};
 use crate::cfile::cache::CachePriority;
 use crate::cfile::cached_reads;
 use crate::cfile::page_file::{PageFile, PageRef, PageWriter, index_of, stream};
@@ -301,8 +301,36 @@ impl DeltaReader {
         })
     }
 
+    /// Calls `visit` with timestamp and row change of each delta of a row within `times`, in order. Takes `columns`
+    /// like [`DeltaReader::for_each_page`].
+    pub(super) fn visit_row(
+        &self,
+        row: RowId,
+        times: TimeRange,
+        columns: Option<&[ColumnId]>,
+        mut visit: impl FnMut(Timestamp, &[u8]),
+    ) -> Result<()> {
+        let rows = row..row + 1;
+        self.for_each_page(&rows, times, columns, |page| {
+            let within = page.deltas.of(&rows).filter(|(_, ts, _)| times.contains(*ts));
+            within.for_each(|(_, ts, change)| visit(ts, change));
+        })
+    }
+
+    /// Returns true if a delta of `rows` within `times` may set this column. Pages after the first such delta are not
+    /// read.
+    pub(super) fn may_set(&self, rows: &Range<RowId>, times: TimeRange, column: ColumnId) -> Result<bool> {
+        let mut is_set = false;
+        self.visit_pages(rows, times, Some(&[column]), |page| {
+            let mut within = page.deltas.of(rows).filter(|(_, ts, _)| times.contains(*ts));
+            is_set = page.changed.sets(column) && within.any(|(_, _, change)| may_set(change, column));
+            !is_set
+        })?;
+        Ok(is_set)
+    }
+
     /// Like [`DeltaReader::for_each_page`], until `visit` returns false.
-    fn visit_pages(
+    pub(super) fn visit_pages(
         &self,
         rows: &Range<RowId>,
         times: TimeRange,

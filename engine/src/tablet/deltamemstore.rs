@@ -10,6 +10,7 @@ use std::cmp::Ordering as Compared;
 use std::ops::Range;
 use std::sync::{Arc, OnceLock};
 
+use super::delta_page::may_set;
 use super::deltafile::{DeltaBatch, TimeRange};
 use super::memrowset::COPY_SHARE;
 use super::memstore::NONE;
@@ -18,7 +19,7 @@ use super::memstore::mutations::{Mutation, MutationList, MutationStore};
 use super::memstore::node::KeySource;
 use super::memstore::tree::RowTree;
 use crate::error::{Error, Result};
-use crate::ids::RowId;
+use crate::ids::{ColumnId, RowId};
 use crate::memory::{MemTracker, TrackedBytes};
 use crate::schema::row_change::RowChange;
 use crate::sync::{AtomicI64, AtomicU32, AtomicU64, Mutex, Ordering};
@@ -71,6 +72,15 @@ impl DeltaMemStore {
         self.bytes_at_compaction.store(self.byte_size().max(1) as u64, Ordering::Relaxed);
     }
 
+    /// Releases the memory that was reserved for copies since [`DeltaMemStore::begin_merge`], and reserves no more.
+    pub fn end_merge(&self) {
+        let _guard = self.writer.lock();
+        self.bytes_at_compaction.store(0, Ordering::Relaxed);
+        if let Some(store) = self.store.get() {
+            self.tracked.set(self.byte_size() as u64, store.next_bytes() as u64);
+        }
+    }
+
     /// Adds a delta. If one operation changes a row several times, the deltas apply in the order of the calls.
     pub fn insert(&self, row: RowId, ts: Timestamp, change: &[u8]) -> Result<()> {
         let parsed = RowChange::parse(change)?;
@@ -104,10 +114,46 @@ impl DeltaMemStore {
 
     /// Appends to `out` the deltas of `rows` within `times`, by row and then time.
     pub fn collect(&self, rows: Range<RowId>, times: TimeRange, out: &mut DeltaBatch) {
+        self.collect_within(&rows, times, usize::MAX, out);
+    }
+
+    /// Like [`DeltaMemStore::collect`], but ends with the delta with which `out` has more than `bytes_max` bytes.
+    pub(super) fn collect_within(
+        &self,
+        rows: &Range<RowId>,
+        times: TimeRange,
+        bytes_max: usize,
+        out: &mut DeltaBatch,
+    ) {
+        self.visit(rows, times, |row, ts, change| {
+            out.push(row, ts, change);
+            out.byte_size() <= bytes_max
+        });
+    }
+
+    /// Returns true if a delta of `rows` within `times` may set this column.
+    pub(super) fn may_set(&self, rows: &Range<RowId>, times: TimeRange, column: ColumnId) -> bool {
+        let mut is_set = false;
+        self.visit(rows, times, |_, _, change| {
+            is_set = may_set(change, column);
+            !is_set
+        });
+        is_set
+    }
+
+    /// Calls `visit` with the deltas of `rows` within `times`, by row and then time, until it returns false.
+    pub(super) fn visit(
+        &self,
+        rows: &Range<RowId>,
+        times: TimeRange,
+        mut visit: impl FnMut(RowId, Timestamp, &[u8]) -> bool,
+    ) {
         let Some(store) = self.store.get() else { return };
         for (row, chain) in store.from(rows.start).take_while(|(row, _)| *row < rows.end) {
             for mutation in store.mutations.of(chain).filter(|mutation| times.contains(mutation.ts)) {
-                out.push(row, mutation.ts, mutation.change);
+                if !visit(row, mutation.ts, mutation.change) {
+                    return;
+                }
             }
         }
     }
@@ -208,5 +254,39 @@ impl KeySource for Store {
 
     fn compare_rows(&self, entry: u32, other: u32) -> Compared {
         self.row(entry).cmp(&self.row(other))
+    }
+}
+
+#[cfg(all(test, not(loom)))]
+mod tests {
+    use super::*;
+    use crate::schema::row_change::RowChangeBuilder;
+
+    #[test]
+    fn a_compaction_that_ends_leaves_no_reservation() {
+        let mut change = Vec::new();
+        RowChangeBuilder::update(&mut change).set(ColumnId(1), Some(&[7; 1000]));
+        let reserved = |is_compacted: bool| {
+            let root = MemTracker::root("server", None);
+            let store = DeltaMemStore::new(&root);
+            let fill = |rows: Range<RowId>| {
+                rows.for_each(|row| store.insert(row, Timestamp(row.into()), &change).unwrap());
+            };
+            fill(0..100);
+            if is_compacted {
+                store.begin_merge();
+            }
+            fill(100..1000);
+            let during = root.reserved_bytes();
+            if is_compacted {
+                store.end_merge();
+            }
+            let ended = root.reserved_bytes();
+            fill(1000..2000);
+            [during, ended, root.reserved_bytes()]
+        };
+        let ([during, ended, later], [alone, same, last]) = (reserved(true), reserved(false));
+        assert!(during > alone + 900_000, "{during} bytes are reserved, {alone} without a compaction");
+        assert_eq!((ended, later), (same, last));
     }
 }

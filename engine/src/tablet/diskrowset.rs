@@ -22,10 +22,10 @@ use super::column_file;
 use super::delta_tracker::RowsetDeltas;
 use super::deltafile::{DeltaDirection, DeltaMeta, DeltaReader, DeltaWriter};
 use super::deltamemstore::DeltaMemStore;
-use super::diskrowset_scan::DiskRowSetScan;
+use super::diskrowset_scan::{DeferredScan, DiskRowSetScan};
 use super::diskrowset_writer::RowSetFooter;
 pub use super::diskrowset_writer::{ColumnFileConfig, DeltaFileMeta, DiskRowSetWriter, RowSetMeta};
-use super::rowset::{ProbeStats, RowSetScan, RowSetScanSpec};
+use super::rowset::{ProbeStats, RowSetScan, RowSetScanSpec, default_bytes};
 use crate::cfile::cache::PageCache;
 use crate::cfile::page_file::{FileKind, PageFile, PageOwner, PageWriter, stream};
 use crate::cfile::page_index::PageEntry;
@@ -77,6 +77,15 @@ pub struct RowSetTrackers {
     pub deltas: Option<Arc<MemTracker>>,
     /// Footers and indexes of open files.
     pub files: Option<Arc<MemTracker>>,
+}
+
+/// Numbers of a rowset's deltas that a rewrite would drop or fold.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct RewrittenDeltas {
+    /// Deltas older than the ancient history mark.
+    pub ancient: u64,
+    /// Deltas that a major delta compaction has left and a rewrite of the rowset would fold.
+    pub unfolded: u64,
 }
 
 impl DiskRowSet {
@@ -162,11 +171,16 @@ impl DiskRowSet {
         self.state().meta.clone()
     }
 
-    /// Returns the metadata, and the number of deltas that only snapshots before `mark` need (see
-    /// [`RowsetDeltas::ancient`]).
-    pub(super) fn meta_and_ancient(&self, mark: Timestamp) -> (Arc<RowSetMeta>, u64) {
+    /// Returns the metadata, and the numbers of deltas that a rewrite would drop, because only snapshots before `mark`
+    /// need them, or fold.
+    pub(super) fn meta_and_rewritten(&self, mark: Timestamp) -> (Arc<RowSetMeta>, RewrittenDeltas) {
         let state = self.state();
-        (state.meta.clone(), state.deltas.ancient(mark))
+        let of_column_file =
+            self.base_deltas.redo.len()..state.deltas.redo.len() - state.meta.delta_files.len();
+        let unfolded = state.deltas.redo[of_column_file].iter().map(|file| file.meta());
+        // Each row that is deleted and not reinserted keeps a DELETE.
+        let unfolded = unfolded.map(|meta| meta.count - meta.deletes.saturating_sub(meta.reinserts)).sum();
+        (state.meta.clone(), RewrittenDeltas { ancient: state.deltas.ancient(mark), unfolded })
     }
 
     /// Returns the encoded keys of the first and the last row.
@@ -303,7 +317,16 @@ impl DiskRowSet {
 
     /// Returns the bytes of all cells before encoding.
     pub fn raw_bytes(&self) -> u64 {
-        self.state().base.columns.iter().map(|column| column.meta().raw_bytes).sum()
+        self.scanned_bytes(&[])
+    }
+
+    /// Returns the bytes of all cells before encoding, and of the read defaults of those `columns` that the rowset
+    /// lacks.
+    pub fn scanned_bytes(&self, columns: &[ProjectedColumn]) -> u64 {
+        let state = self.state();
+        let base = &state.base;
+        let cells: u64 = base.columns.iter().map(|column| column.meta().raw_bytes).sum();
+        cells + u64::from(base.rows) * default_bytes(columns, |id| base.column(id).is_some())
     }
 
     /// Starts a scan in key order.
@@ -311,6 +334,12 @@ impl DiskRowSet {
         let (base, deltas) = self.base_and_deltas();
         let scan = DiskRowSetScan::new(base, deltas, spec.clone())?;
         Ok(Box::new(scan))
+    }
+
+    /// Returns a scan in key order of the rowset as it is now, which reads nothing before its first block.
+    pub fn scan_later(&self, spec: RowSetScanSpec) -> Box<dyn RowSetScan> {
+        let (base, deltas) = self.base_and_deltas();
+        Box::new(DeferredScan::new(base, deltas, spec))
     }
 
     /// Returns the bytes of memory of the deltas that are not in a file.

@@ -1,9 +1,9 @@
 //! Scan of a DiskRowSet, in key order, with visibility, deltas and predicates applied.
 //!
 //! ```text
-//! per batch of rows:
+//! per batch of rows, few if their cells are long:
 //!   pages whose zone map excludes a predicate ──▶ skipped, if no delta changes the predicate's column
-//!   deltas of these rows                      ──▶ live rows
+//!   deltas of these rows                      ──▶ live rows; fewer rows if their deltas are long
 //!   columns with predicates: read, apply deltas, evaluate ──▶ selection
 //!   the other columns, only if rows are left  ──▶ copied whole, or only the selected rows
 //! ```
@@ -12,14 +12,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::base_data::BaseData;
-use super::delta_tracker::RowsetDeltas;
+use super::delta_tracker::{DeltaQuery, RowsetDeltas};
+use super::history_window::HistoryWindow;
 use super::row_deltas::RowDeltas;
 use super::row_version::push_changed;
 use super::rowset::{ReadBudget, RowSetScan, RowSetScanSpec, ScannedBlock};
-use crate::cfile::cache::CachePriority;
-use crate::cfile::decoded_page::{DecodedPage, Dictionary, PageCells, runs_within};
-use crate::cfile::page_index::PageIndex;
-use crate::cfile::reader::StreamReader;
+use super::stream_cursor::StreamCursor;
+use crate::cfile::decoded_page::{Dictionary, PageCells, runs_within};
 use crate::cfile::zone_map::may_match;
 use crate::error::{Error, Result};
 use crate::ids::{ColumnId, RowId};
@@ -37,7 +36,9 @@ pub(super) struct DiskRowSetScan {
     column_ids: Vec<ColumnId>,
     /// In the order of `spec.predicates`.
     predicates: Vec<PredicateState>,
-    keys: Option<Cursor>,
+    keys: Option<StreamCursor>,
+    /// Bounds the deltas of a batch.
+    window: HistoryWindow,
     next: RowId,
     end: RowId,
 }
@@ -56,73 +57,10 @@ struct PredicateState {
 enum Source {
     Stored {
         column: usize,
-        cursor: Cursor,
+        cursor: StreamCursor,
     },
     /// The read default, because the rowset is older than the column.
     Default,
-}
-
-/// A stream's index and the last page read.
-struct Cursor {
-    index: Arc<PageIndex>,
-    page: Option<(usize, Arc<DecodedPage>)>,
-}
-
-impl Cursor {
-    fn new(stream: &StreamReader) -> Result<Cursor> {
-        Ok(Cursor { index: stream.index()?, page: None })
-    }
-
-    fn allocated(&self) -> usize {
-        self.page.as_ref().map_or(0, |(_, page)| page.byte_size())
-    }
-
-    /// Returns the page that contains `row`, and the page's first row.
-    fn page(&mut self, stream: &StreamReader, row: RowId) -> Result<(&DecodedPage, RowId)> {
-        let at = match &self.page {
-            Some((at, page)) if (row.wrapping_sub(self.index.pages[*at].first_row) as usize) < page.rows => {
-                *at
-            }
-            _ => {
-                let at = self.index.page_of(row);
-                self.page = Some((at, stream.page(&self.index, at, CachePriority::Scan)?));
-                at
-            }
-        };
-        let (_, page) = self.page.as_ref().expect("the page was set above");
-        Ok((page, self.index.pages[at].first_row))
-    }
-
-    /// Appends the cells of a range of rows.
-    fn copy(&mut self, stream: &StreamReader, rows: Range<RowId>, out: &mut ColumnBlock) -> Result<()> {
-        let mut row = rows.start;
-        while row < rows.end {
-            let (page, first) = self.page(stream, row)?;
-            let to = rows.end.min(first + page.rows as u32);
-            page.copy_range((row - first) as usize, (to - first) as usize, out);
-            row = to;
-        }
-        Ok(())
-    }
-
-    /// Appends the cells of the selected rows, ascending and relative to `start`.
-    fn gather(
-        &mut self,
-        stream: &StreamReader,
-        start: RowId,
-        selected: &[u32],
-        out: &mut ColumnBlock,
-    ) -> Result<()> {
-        let mut rest = selected;
-        while let Some(row) = rest.first() {
-            let (page, first) = self.page(stream, start + row)?;
-            let end = first + page.rows as u32;
-            let (here, later) = rest.split_at(rest.partition_point(|row| start + row < end));
-            page.gather(here.iter().map(|row| (start + row - first) as usize), out);
-            rest = later;
-        }
-        Ok(())
-    }
 }
 
 impl DiskRowSetScan {
@@ -148,7 +86,7 @@ impl DiskRowSetScan {
         spec: RowSetScanSpec,
         rows: Range<RowId>,
     ) -> Result<DiskRowSetScan> {
-        let deltas = Arc::new(deltas);
+        let (deltas, window) = (Arc::new(deltas), HistoryWindow::new(spec.block_bytes));
         if rows.is_empty() {
             // No page index needs to be read.
             return Ok(DiskRowSetScan {
@@ -159,6 +97,7 @@ impl DiskRowSetScan {
                 column_ids: Vec::new(),
                 predicates: Vec::new(),
                 keys: None,
+                window,
                 next: 0,
                 end: 0,
             });
@@ -172,10 +111,10 @@ impl DiskRowSetScan {
             Ok(PredicateState { column_index: column_index?, first_unchecked: 0, matches: None })
         });
         let predicates = predicates.collect::<Result<_>>()?;
-        let keys = if spec.want_keys { Some(Cursor::new(base.keys.stream())?) } else { None };
+        let keys = if spec.want_keys { Some(StreamCursor::new(base.keys.stream())?) } else { None };
         let column_ids = spec.columns.iter().filter_map(|column| column.id).collect();
         let Range { start: next, end } = rows;
-        Ok(DiskRowSetScan { base, deltas, spec, columns, column_ids, predicates, keys, next, end })
+        Ok(DiskRowSetScan { base, deltas, spec, columns, column_ids, predicates, keys, window, next, end })
     }
 
     /// Returns the bytes of memory of the last pages read.
@@ -184,7 +123,7 @@ impl DiskRowSetScan {
             Source::Stored { cursor, .. } => cursor.allocated(),
             Source::Default => 0,
         };
-        let keys = self.keys.as_ref().map_or(0, Cursor::allocated);
+        let keys = self.keys.as_ref().map_or(0, StreamCursor::allocated);
         keys + self.columns.iter().map(cursor).sum::<usize>()
     }
 
@@ -204,11 +143,37 @@ impl DiskRowSetScan {
                 continue;
             }
             let rows = self.spec.block_rows.clamp(1, 1 << 20) as u32;
-            self.next = self.end.min(start.saturating_add(rows));
+            self.next = self.batch_end(start, self.end.min(start.saturating_add(rows)));
             budget.spend((self.next - start) as usize);
             return Ok(Some(start..self.next));
         }
         Ok(None)
+    }
+
+    /// Returns the end of the batch of rows from `start` on: `end`, or less if the cells up to there are far longer
+    /// than those of other rows. Blocks are limited by the average row, which says nothing about long rows in one
+    /// place.
+    fn batch_end(&self, start: RowId, end: RowId) -> RowId {
+        let bytes_max = self.spec.block_bytes as u64;
+        let (mut len, mut is_long) = (end - start, false);
+        while len > 1 {
+            let bytes = self.cell_bytes(&(start..start + len));
+            is_long |= bytes > bytes_max.saturating_mul(2);
+            if !is_long || bytes <= bytes_max {
+                break;
+            }
+            len /= 2;
+        }
+        start + len
+    }
+
+    /// Returns about the bytes that some rows have in columns of any length and in columns that the rowset lacks.
+    fn cell_bytes(&self, rows: &Range<RowId>) -> u64 {
+        let bytes = self.columns.iter().zip(self.spec.columns.iter()).map(|(source, column)| match source {
+            Source::Stored { column, cursor } => cursor.cell_bytes(&self.base.columns[*column], rows),
+            Source::Default => column.read_default.as_ref().map_or(0, Vec::len) as u64 * rows.len() as u64,
+        });
+        bytes.sum()
     }
 
     /// Returns the row up to which a zone map excludes all rows from `start` on.
@@ -226,8 +191,7 @@ impl DiskRowSetScan {
                 continue;
             }
             let before = self.spec.snapshot.before;
-            let deltas = self.deltas.for_scan(start..to, before, None, &[predicate.column])?;
-            if !deltas.may_change_column(predicate.column) {
+            if !self.deltas.may_set(&(start..to), before, predicate.column)? {
                 return Ok(Some(to));
             }
         }
@@ -485,7 +449,8 @@ impl DiskRowSetScan {
         Ok(None)
     }
 
-    /// Appends the cells of those rows of a batch that pass; `None` if there are none.
+    /// Appends the cells of those rows of a batch that pass; `None` if there are none. If the deltas of the batch are
+    /// long, its last rows are left to the next one.
     fn append_rows(&mut self, rows: Range<RowId>, out: &mut RowBlock) -> Result<Option<BatchKeys>> {
         if rows.is_empty() {
             return Ok(None);
@@ -498,7 +463,10 @@ impl DiskRowSetScan {
             }
         }
         let (before, diff_from) = (self.spec.snapshot.before, self.spec.diff_from);
-        let deltas = self.deltas.for_scan(rows.clone(), before, diff_from, &self.column_ids)?;
+        let query = DeltaQuery { before, diff_from, columns: &self.column_ids };
+        let deltas = self.window.for_scan(&self.deltas, &rows, query)?;
+        let rows = deltas.rows();
+        self.next = rows.end;
         let Some(Selected { keep, dead, blocks }) = self.select(&rows, &deltas)? else { return Ok(None) };
         let whole = keep.all();
         let needs_rows = !whole || self.keys.is_some();
@@ -534,6 +502,36 @@ impl RowSetScan for DiskRowSetScan {
     }
 }
 
+/// A scan that is opened by its first read. A merge of many rowsets comes to most of them late, or never.
+pub(super) struct DeferredScan {
+    waiting: Option<(Arc<BaseData>, RowsetDeltas, RowSetScanSpec)>,
+    opened: Option<DiskRowSetScan>,
+}
+
+impl DeferredScan {
+    pub(super) fn new(base: Arc<BaseData>, deltas: RowsetDeltas, spec: RowSetScanSpec) -> DeferredScan {
+        DeferredScan { waiting: Some((base, deltas, spec)), opened: None }
+    }
+
+    fn open(&mut self) -> Result<&mut DiskRowSetScan> {
+        if let Some((base, deltas, spec)) = self.waiting.take() {
+            self.opened = Some(DiskRowSetScan::new(base, deltas, spec)?);
+        }
+        let failed = || Error::invalid("scan: a rowset could not be opened; start a new scan");
+        self.opened.as_mut().ok_or_else(failed)
+    }
+}
+
+impl RowSetScan for DeferredScan {
+    fn read(&mut self, budget: &mut ReadBudget) -> Result<Option<ScannedBlock>> {
+        RowSetScan::read(self.open()?, budget)
+    }
+
+    fn append(&mut self, out: &mut RowBlock, budget: &mut ReadBudget) -> Result<bool> {
+        self.open()?.append(out, budget)
+    }
+}
+
 fn source(base: &BaseData, column: &ProjectedColumn) -> Result<Source> {
     let Some(at) = column.id.and_then(|id| base.column(id)) else {
         if column.read_default.is_none() && !column.nullable {
@@ -555,7 +553,7 @@ fn source(base: &BaseData, column: &ProjectedColumn) -> Result<Source> {
             if column.nullable { " NULLABLE" } else { " NOT NULL" },
         )));
     }
-    Ok(Source::Stored { column: at, cursor: Cursor::new(&base.columns[at])? })
+    Ok(Source::Stored { column: at, cursor: StreamCursor::new(&base.columns[at])? })
 }
 
 /// Appends the cells that rows older than the column have.

@@ -270,7 +270,13 @@ fn spec(columns: &[ColumnSchema], before: Timestamp) -> RowSetScanSpec {
         diff_from: None,
         want_keys: true,
         block_rows: 5,
+        block_bytes: usize::MAX,
     }
+}
+
+/// Returns budgets for the bytes of a block: any, a few rows with their deltas, and less than one row.
+fn block_bytes() -> impl Strategy<Value = usize> {
+    prop::sample::select(vec![usize::MAX, 150, 1])
 }
 
 /// Key, cells, and true if the row is returned as deleted.
@@ -370,12 +376,13 @@ proptest! {
         snapshots in prop::collection::vec(0usize..1700, 6),
         bounds in (0usize..44, 0usize..44),
         filter in (any::<u8>(), any::<u8>()),
+        block_bytes in block_bytes(),
     ) {
         let Some(case) = play(&ops, flush_at, &delta_at, composite, &config) else { return Ok(()) };
         case.check_lookups();
         let columns = case.model.schema.columns().to_vec();
         for before in snapshots.iter().map(|at| Timestamp(*at as u64)).chain([Timestamp::MAX]) {
-            let mut spec = spec(&columns, before);
+            let mut spec = RowSetScanSpec { block_bytes, ..spec(&columns, before) };
             prop_assert_eq!(scan(&case.set, &spec), case.expected(before, |_, _| true));
             let (lower, upper) = (case.model.key(bounds.0), case.model.key(bounds.1));
             (spec.lower_key, spec.upper_key) = (Some(lower.clone()), Some(upper.clone()));
@@ -421,12 +428,13 @@ proptest! {
         flush_at in 1usize..120,
         delta_at in prop::collection::vec(0usize..160, 0..4),
         windows in prop::collection::vec((0u64..1700, 0u64..1700), 6),
+        block_bytes in block_bytes(),
     ) {
         let Some(case) = play(&ops, flush_at, &delta_at, false, &ColumnFileConfig::tiny()) else { return Ok(()) };
         for (a, b) in windows {
             let (from, before) = (Timestamp(a.min(b)), Timestamp(a.max(b)));
-            let mut spec = spec(case.model.schema.columns(), before);
-            spec.diff_from = Some(from);
+            let spec = spec(case.model.schema.columns(), before);
+            let spec = RowSetScanSpec { diff_from: Some(from), block_bytes, ..spec };
             let returned = scan(&case.set, &spec);
             let mut expected = Vec::new();
             for row in &case.rows {

@@ -19,10 +19,9 @@ use super::column_file::ColumnFileMeta;
 use super::column_spec::column_spec;
 use super::deltafile::{DeltaDirection, DeltaMeta, DeltaWriter};
 use super::rowset::RowSetId;
-use crate::cfile::compress::PAGE_BYTES_MAX;
 use crate::cfile::key_bloom::KeyBloomWriter;
 use crate::cfile::page_file::{FileKind, PageOwner, PageWriter, SealedFile, stream, sync_all};
-use crate::cfile::writer::{StreamMeta, StreamSpec, StreamWriter};
+use crate::cfile::writer::{INDEX_BYTES_MAX, StreamMeta, StreamSpec, StreamWriter};
 pub use crate::config::ColumnFileConfig;
 use crate::disk::Disk;
 use crate::error::{Error, Result};
@@ -30,9 +29,6 @@ use crate::ids::{ColumnId, RowId};
 use crate::schema::row_block::RowBlock;
 use crate::schema::{ColumnSchema, Compression, Encoding, PhysicalType, Schema};
 use crate::time::Timestamp;
-
-/// Bytes of an index at which the file ends. The rest of the page's limit is for the rows of one step.
-const INDEX_BYTES_MAX: usize = PAGE_BYTES_MAX / 4;
 
 /// Superblock entry of a delta file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -214,7 +210,8 @@ impl DiskRowSetWriter {
         self.out.len() + (pending + deltas + indexes) as u64
     }
 
-    /// Returns true if the file should end here although it is small: an index is one page, whose size is limited.
+    /// Returns true if the file should end here although it is small: an index is one page, whose size is limited. The
+    /// rest of the limit is for the rows of one step.
     pub fn has_large_index(&self) -> bool {
         self.index_bytes().any(|bytes| bytes >= INDEX_BYTES_MAX)
     }

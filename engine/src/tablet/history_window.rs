@@ -1,4 +1,4 @@
-//! The deltas of as many rows as fit a budget of bytes, for jobs that read all history of a rowset.
+//! The deltas of as many rows as fit a budget of bytes, for scans and for jobs that read all history of a rowset.
 //!
 //! ```text
 //!   rows wanted    0 ─────────────── 4096      too many bytes
@@ -9,11 +9,15 @@
 //! Rows are as many as their base allows, but their history may be any number of times longer. So a range that exceeds
 //! the budget is halved, down to one row. The next range has at most twice the rows of the last one, because neighbours
 //! usually have histories of similar lengths.
+//!
+//! One row may still have any number of deltas. A job needs them all. A scan needs the states that they lead to, so its
+//! deltas are folded page by page (`row_fold`).
 
 use std::ops::Range;
 
-use super::delta_tracker::RowsetDeltas;
+use super::delta_tracker::{DeltaQuery, RowsetDeltas};
 use super::deltafile::{DeltaBatch, TimeRange};
+use super::row_deltas::RowDeltas;
 use crate::error::Result;
 use crate::ids::RowId;
 use crate::time::Timestamp;
@@ -30,6 +34,11 @@ impl RowHistory {
     /// Returns the bytes of memory allocated.
     pub(super) fn allocated(&self) -> usize {
         self.undo.allocated() + self.redo.allocated()
+    }
+
+    /// Returns the history if its deltas have at most `bytes_max` bytes.
+    fn within(self, bytes_max: usize) -> Option<RowHistory> {
+        (self.undo.byte_size() + self.redo.byte_size() <= bytes_max).then_some(self)
     }
 }
 
@@ -57,7 +66,7 @@ impl HistoryWindow {
                 Some(bytes_max) => deltas.collect_redo(&rows, before, bytes_max)?,
                 None => DeltaBatch::default(),
             };
-            Ok(RowHistory { rows, undo, redo })
+            Ok(RowHistory { rows, undo, redo }.within(bytes_max))
         })
     }
 
@@ -65,24 +74,38 @@ impl HistoryWindow {
     pub(super) fn redo(&mut self, deltas: &RowsetDeltas, rows: &Range<RowId>) -> Result<RowHistory> {
         self.collect(rows, |rows, bytes_max| {
             let redo = deltas.collect_redo(&rows, Timestamp::MAX, bytes_max)?;
-            Ok(RowHistory { rows, undo: DeltaBatch::default(), redo })
+            Ok(RowHistory { rows, undo: DeltaBatch::default(), redo }.within(bytes_max))
         })
     }
 
-    /// Halves the rows until what `collect` returns for them and a budget fits the budget, or one row is left. That row
-    /// has no budget.
-    fn collect(
+    /// Returns the deltas of the first of `rows` that a scan needs.
+    pub(super) fn for_scan(
+        &mut self,
+        deltas: &RowsetDeltas,
+        rows: &Range<RowId>,
+        query: DeltaQuery<'_>,
+    ) -> Result<RowDeltas> {
+        let budget = self.bytes_max;
+        self.collect(rows, |rows, bytes_max| {
+            match deltas.for_scan_within(&rows, query, bytes_max.min(budget))? {
+                None if rows.end - rows.start == 1 => deltas.folded(rows.start, query).map(Some),
+                within => Ok(within),
+            }
+        })
+    }
+
+    /// Halves the rows until what `collect` returns for them fits a budget of bytes. One row has no budget.
+    fn collect<T>(
         &mut self,
         rows: &Range<RowId>,
-        collect: impl Fn(Range<RowId>, usize) -> Result<RowHistory>,
-    ) -> Result<RowHistory> {
+        collect: impl Fn(Range<RowId>, usize) -> Result<Option<T>>,
+    ) -> Result<T> {
         let mut len = (rows.end - rows.start).min(self.rows);
         loop {
             let bytes_max = if len > 1 { self.bytes_max } else { usize::MAX };
-            let history = collect(rows.start..rows.start + len, bytes_max)?;
-            if history.undo.byte_size() + history.redo.byte_size() <= bytes_max {
+            if let Some(collected) = collect(rows.start..rows.start + len, bytes_max)? {
                 self.rows = len.max(1).saturating_mul(2);
-                return Ok(history);
+                return Ok(collected);
             }
             len /= 2;
         }

@@ -166,7 +166,8 @@ impl MajorDeltaCompaction {
         let identity = PageOwner { tablet: self.tablet.tablet, rowset: self.meta.id };
         let config = &self.tablet.config().columns;
         let writer = ColumnFileWriter::new(self.data.clone(), &self.path, identity, &columns, config)?;
-        let spec = RowSetScanSpec::latest(columns.into_iter().map(Into::into).collect(), rows);
+        let latest = RowSetScanSpec::latest(columns.into_iter().map(Into::into).collect(), rows);
+        let spec = RowSetScanSpec { block_bytes: self.tablet.config().step_history_bytes(1), ..latest };
         let scan = (!spec.columns.is_empty()).then(|| self.rowset.scan_base(spec)).transpose()?;
         Ok(Stage::Writing(Box::new(Output { scan, writer, block: RowBlock::default(), written: 0 })))
     }

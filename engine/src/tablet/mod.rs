@@ -53,18 +53,22 @@ mod key_range_split;
 pub mod major_delta_compaction;
 pub mod memrowset;
 mod memstore;
+mod merge_scan;
 pub mod minor_delta_compaction;
 pub mod mvcc;
 mod op_anchors;
 pub mod prepared_batch;
 mod row_action;
 pub mod row_deltas;
+pub mod row_errors;
+mod row_fold;
 mod row_version;
 pub mod rowset;
 pub mod rowset_compaction;
 pub mod rowset_tree;
 pub mod scan;
 mod scan_filter;
+mod stream_cursor;
 pub mod superblock;
 mod write_reservation;
 pub mod writer;
@@ -77,9 +81,10 @@ pub use key_range_split::KeyRange;
 pub use write_reservation::GrowthEstimate;
 
 use memrowset::{MemRowSet, MemRowSetScan};
+use merge_scan::ScanInput;
 use mvcc::Mvcc;
 use op_anchors::OpAnchors;
-use rowset::{ProbeStats, RowSetId, RowSetScan};
+use rowset::{ProbeStats, RowSetId};
 use rowset_tree::RowSetTree;
 use scan::{Scan, ScanSpec, SnapshotChoice};
 use superblock::{Superblock, TabletSchema};
@@ -128,8 +133,9 @@ struct TabletMemory {
     rows: Arc<MemTracker>,
     /// DeltaMemStores, and memory held by open files.
     rowsets: RowSetTrackers,
-    /// Operations that are not applied yet, and log entries in memory.
+    /// Operations that are not applied yet, their results for requests sent again, and log entries in memory.
     operations: Arc<MemTracker>,
+    results: Arc<MemTracker>,
     log: Arc<MemTracker>,
     /// Flushes and compactions.
     work: Arc<MemTracker>,
@@ -140,12 +146,13 @@ impl TabletMemory {
         let all = memory.child(&format!("tablet-{tablet}"));
         let rowsets =
             RowSetTrackers { deltas: Some(all.child("recent-deltas")), files: Some(all.child("open-files")) };
-        let (operations, log) = (all.child("operations"), all.child("log-entries"));
+        let (operations, results) = (all.child("operations"), all.child("results"));
         TabletMemory {
             rows: all.child("recent-rows"),
             rowsets,
             operations,
-            log,
+            results,
+            log: all.child("log-entries"),
             work: all.child("maintenance"),
             all,
         }
@@ -291,6 +298,11 @@ impl Tablet {
         tracked
     }
 
+    /// Returns a tracker for the results that are kept for requests sent again.
+    pub(crate) fn track_results(&self) -> TrackedBytes {
+        TrackedBytes::new(&self.memory.results)
+    }
+
     /// Returns a tracker for the log entries in memory.
     pub(crate) fn hold_log(&self) -> TrackedBytes {
         TrackedBytes::new(&self.memory.log)
@@ -357,24 +369,26 @@ impl Tablet {
 
     fn scan_at(&self, spec: &ScanSpec, snapshot: rowset::Snapshot, state: &TabletComponents) -> Result<Scan> {
         let rows = if spec.only_counts() { COUNTED_ROWS } else { self.config.scan_block_rows };
-        let rowset_spec =
-            scan::rowset_scan_spec(spec, &state.schema.schema, snapshot, spec.block_rows(rows))?;
-        let mut rowsets: Vec<Box<dyn RowSetScan>> = Vec::new();
+        let block = (spec.block_rows(rows), self.config.scan_block_bytes);
+        let rowset_spec = scan::rowset_scan_spec(spec, &state.schema.schema, snapshot, block)?;
+        let mut inputs = Vec::new();
         if let Some(rowset_spec) = &rowset_spec {
             for rowset in &state.disk {
                 let meta = rowset.meta();
                 if rowset_spec.may_overlap(&meta.min_key, &meta.max_key) {
-                    let rowset_spec =
-                        self.limit_block_rows(rowset_spec, meta.rows.into(), || rowset.raw_bytes());
-                    rowsets.push(rowset.scan(&rowset_spec)?);
+                    let bytes = || rowset.scanned_bytes(&rowset_spec.columns);
+                    let rowset_spec = self.limit_block_rows(rowset_spec, meta.rows.into(), bytes);
+                    inputs.push(rowset_input(spec, rowset, &meta, rowset_spec)?);
                 }
             }
             for mrs in state.frozen.iter().chain([&state.active]).filter(|mrs| mrs.rows() > 0) {
-                let rowset_spec = self.limit_block_rows(rowset_spec, mrs.rows(), || mrs.bytes() as u64);
-                rowsets.push(Box::new(MemRowSetScan::new(mrs.clone(), rowset_spec)));
+                let bytes = || mrs.scanned_bytes(&rowset_spec.columns);
+                let rowset_spec = self.limit_block_rows(rowset_spec, mrs.rows(), bytes);
+                let scan = Box::new(MemRowSetScan::new(mrs.clone(), rowset_spec));
+                inputs.push(ScanInput { scan, first_key: Vec::new() });
             }
         }
-        Ok(Scan::new(spec, snapshot, rowsets, rowset_spec.as_ref()))
+        Ok(Scan::new(spec, snapshot, inputs, rowset_spec.as_ref()))
     }
 
     /// Lowers the rows of a block if the rows are long. The rowset has `rows` rows of `bytes` bytes in total.
@@ -476,4 +490,18 @@ impl Tablet {
     fn set_state(&self, state: TabletComponents) {
         *self.state.write() = Arc::new(state);
     }
+}
+
+/// Returns the scan of a rowset, as part of a tablet's scan. A merge opens the rowset when it comes to its keys.
+fn rowset_input(
+    spec: &ScanSpec,
+    rowset: &DiskRowSet,
+    meta: &RowSetMeta,
+    within: rowset::RowSetScanSpec,
+) -> Result<ScanInput> {
+    if !spec.ordered {
+        return Ok(ScanInput { scan: rowset.scan(&within)?, first_key: Vec::new() });
+    }
+    let first_key = within.lower_key.as_ref().map_or(&meta.min_key, |lower| lower.max(&meta.min_key)).clone();
+    Ok(ScanInput { scan: rowset.scan_later(within), first_key })
 }

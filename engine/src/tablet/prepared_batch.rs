@@ -11,6 +11,7 @@
 
 use std::sync::Arc;
 
+use super::row_errors::RowErrors;
 use super::superblock::TabletSchema;
 use crate::config::TabletConfig;
 use crate::error::{Error, Result};
@@ -45,7 +46,7 @@ pub struct PreparedBatch {
     pub rows: Vec<PreparedRow>,
     pub arena: Vec<u8>,
     /// Rows that fail whatever the tablet contains, ascending.
-    pub errors: Vec<(u32, RowError)>,
+    pub errors: RowErrors,
     /// The last value given to the auto-incrementing column, if the table has one.
     pub auto_increment: i64,
 }
@@ -53,7 +54,8 @@ pub struct PreparedBatch {
 impl PreparedBatch {
     /// Returns the bytes of memory allocated.
     pub fn byte_size(&self) -> usize {
-        self.arena.capacity() + self.rows.capacity() * size_of::<PreparedRow>()
+        let rows = self.rows.capacity() * size_of::<PreparedRow>();
+        self.arena.capacity() + rows + self.errors.byte_size()
     }
 }
 
@@ -124,8 +126,8 @@ impl RowAdmission<'_> {
 
 /// Decodes a batch.
 ///
-/// `partition_check` is `None` on replay, where the rows are known to belong to the tablet. `auto_increment` is the
-/// last value given.
+/// `partition_check` is given for a write that is proposed here. Operations of the log have passed it, and the limits
+/// of a write's size do not apply to them, because earlier builds had none. `auto_increment` is the last value given.
 /// Undecodable bytes, columns that are not in the schema, and rows of other tablets fail the whole batch. A problem of
 /// a single row becomes the row's error.
 pub fn prepare(
@@ -138,6 +140,7 @@ pub fn prepare(
     auto_increment: i64,
 ) -> Result<PreparedBatch> {
     let mut reader = RowOpsReader::new(columns, &schema.schema, rows, indirect, admission.limits())?;
+    let is_proposal = partition_check.is_some();
     let partition_check = match partition_check {
         Some(partition_check) => {
             Some((Partitioner::new(partition_check.schema, &schema.schema)?, partition_check.partition))
@@ -156,16 +159,40 @@ pub fn prepare(
         auto_increment,
         rows: Vec::new(),
         arena,
-        errors: Vec::new(),
+        errors: RowErrors::default(),
     };
     while let Some(op) = reader.next()? {
         preparer.add(op)?;
+        if is_proposal {
+            check_size(preparer.index, reader.indirect_read(), indirect.len())?;
+        }
         if preparer.index == 1 && reader.bytes_left() > 0 {
             preparer.reserve(bytes.div_ceil(bytes - reader.bytes_left()), bytes, indirect.len());
         }
     }
     let Preparer { rows, arena, errors, auto_increment, .. } = preparer;
     Ok(PreparedBatch { schema: schema.clone(), rows, arena, errors, auto_increment })
+}
+
+/// Most rows of a write: their outcome must fit the log, whatever it is.
+pub(crate) const ROWS_MAX: usize = 1 << 24;
+
+/// Checks the size of the first `rows` rows of a write, whose cells of any length have `read` bytes. Cells that share
+/// bytes would need more memory than is reserved for the write.
+fn check_size(rows: u32, read: u64, indirect: usize) -> Result<()> {
+    if rows as usize > ROWS_MAX {
+        return Err(Error::invalid(format!(
+            "a write of more than {ROWS_MAX} rows; send fewer rows at a time"
+        )));
+    }
+    if read > indirect as u64 {
+        let row = rows - 1;
+        return Err(Error::invalid(format!(
+            "indirect data: the cells of the rows up to row {row} share bytes ({read} bytes of cells in {indirect} \
+             bytes); send the bytes of each cell separately"
+        )));
+    }
+    Ok(())
 }
 
 struct Preparer<'a> {
@@ -179,7 +206,7 @@ struct Preparer<'a> {
     auto_increment: i64,
     rows: Vec<PreparedRow>,
     arena: Vec<u8>,
-    errors: Vec<(u32, RowError)>,
+    errors: RowErrors,
 }
 
 /// Initial capacity of the arena at most, in bytes; many batches have only one row.
@@ -201,7 +228,7 @@ impl Preparer<'_> {
         let index = self.index;
         self.index += 1;
         if let Some(error) = self.admission.error(index, op.error)? {
-            self.errors.push((index, error));
+            self.errors.push(index, error);
             return Ok(());
         }
         let mut number = [0; 8];
@@ -321,4 +348,38 @@ fn push_update(schema: &Schema, cells: &[ClientCell<'_>], out: &mut Vec<u8>) -> 
         out.truncate(start);
     }
     immutable
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::ids::ColumnId;
+    use crate::schema::{ColumnSchema, DataType};
+
+    #[test]
+    fn cells_of_the_log_may_share_bytes_and_cells_of_a_proposal_may_not() {
+        let schema = Schema::new(vec![ColumnSchema::new(0, "k", DataType::String)], 1).expect("a schema");
+        let schema = Arc::new(TabletSchema::new(schema, 0, "t".to_string(), BTreeMap::new()));
+        let columns = [ClientColumn { id: ColumnId(0), ty: DataType::String, nullable: false }];
+        let config = TabletConfig::default();
+        let (how, partition) = (PartitionSchema::default(), Partition::default());
+        let rows_of = |cells: [(u64, u64); 2], is_proposal: bool| {
+            let insert =
+                |(at, len): (u64, u64)| [&[1u8, 1][..], &at.to_le_bytes(), &len.to_le_bytes()].concat();
+            let rows = cells.map(insert).concat();
+            let home = is_proposal.then_some(PartitionCheck { schema: &how, partition: &partition });
+            let admission = RowAdmission::Limits(&config);
+            let batch = prepare(&schema, admission, home, &columns, &rows, b"abcdef", 0);
+            batch.map(|batch| batch.rows.len()).map_err(|error| error.message)
+        };
+        let (apart, shared) = ([(3, 3), (0, 3)], [(0, 4), (2, 4)]);
+        assert_eq!(
+            [rows_of(apart, true), rows_of(apart, false), rows_of(shared, false)],
+            [Ok(2), Ok(2), Ok(2)]
+        );
+        let error = rows_of(shared, true).expect_err("both rows have two of the bytes");
+        assert!(error.contains("up to row 1 share bytes (8 bytes of cells in 6 bytes)"), "{error}");
+    }
 }

@@ -1,6 +1,7 @@
 //! The action of a row operation, given the presence of its row.
 
 use super::prepared_batch::{PreparedRow, in_mask};
+use super::row_errors::fixed_text;
 use super::superblock::TabletSchema;
 use crate::schema::ColumnSchema;
 use crate::schema::row_change::{RowChangeBuilder, encode_delete};
@@ -94,15 +95,25 @@ fn non_key(schema: &TabletSchema) -> impl Iterator<Item = (usize, &ColumnSchema)
     schema.schema.columns().iter().enumerate().skip(schema.schema.num_key_columns())
 }
 
-/// Returns the error of a rejected row, in Kudu's words.
-pub(super) fn refusal(code: RowErrorCode, row: &PreparedRow, schema: &TabletSchema) -> RowError {
-    match code {
-        RowErrorCode::AlreadyPresent => RowError::new(code, "key already present"),
-        RowErrorCode::NotFound => RowError::new(code, "key not found"),
-        _ => {
-            let column = row.immutable.map(|column| schema.schema.columns()[column as usize].to_string());
-            let column = column.unwrap_or_default();
-            RowError::new(code, format!("UPDATE not allowed for immutable column: {column}"))
+/// A row that fails because of what the tablet contains.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct RowRefusal {
+    /// Index of the row in the request.
+    pub index: u32,
+    pub code: RowErrorCode,
+    /// The first immutable column that the operation sets.
+    pub immutable: Option<u16>,
+}
+
+impl RowRefusal {
+    /// Returns the error of the row, in Kudu's words.
+    pub(super) fn error(&self, schema: &TabletSchema) -> RowError {
+        match (self.code, self.immutable) {
+            (RowErrorCode::Immutable, Some(column)) => {
+                let column = &schema.schema.columns()[column as usize];
+                RowError::new(self.code, format!("UPDATE not allowed for immutable column: {column}"))
+            }
+            (code, _) => RowError::new(code, fixed_text(code)),
         }
     }
 }

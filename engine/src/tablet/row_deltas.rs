@@ -12,7 +12,7 @@
 use std::ops::Range;
 use std::sync::Arc;
 
-use super::delta_page::{ChangedColumns, DeltaBatch, DeltaPage, TimeRange};
+use super::delta_page::{ChangedColumns, DeltaBatch, DeltaPage, TimeRange, may_set};
 use crate::error::{Error, Result};
 use crate::ids::{ColumnId, RowId};
 use crate::schema::row_block::{Bitmap, ColumnBlock, ColumnValues};
@@ -43,6 +43,11 @@ impl DeltaRun {
         self.page.deltas.slice(self.indexes.clone())
     }
 
+    /// Returns the bytes of the deltas.
+    pub(super) fn byte_size(&self) -> usize {
+        self.page.deltas.byte_size_of(&self.indexes)
+    }
+
     /// Returns the deltas of a run of one row, the last first.
     pub(super) fn newest_first(&self) -> impl Iterator<Item = (Timestamp, &[u8])> {
         let deltas = &self.page.deltas;
@@ -71,6 +76,11 @@ impl RowDeltas {
         redo: Vec<DeltaRun>,
     ) -> RowDeltas {
         RowDeltas { rows, before, diff_from, undo, redo }
+    }
+
+    /// Returns the rows of the batch.
+    pub(super) fn rows(&self) -> Range<RowId> {
+        self.rows.clone()
     }
 
     /// Returns true if the base is the state at the snapshot.
@@ -136,13 +146,8 @@ impl RowDeltas {
 
     /// Returns true if a delta may set this column.
     pub fn may_change_column(&self, column: ColumnId) -> bool {
-        self.undo.iter().chain(self.redo(|changed| changed.sets(column))).any(|(_, _, change)| {
-            match RowChange::parsed_before(change) {
-                RowChange::Delete => false,
-                RowChange::Update(cells) => cells.into_iter().any(|(id, _)| id == column),
-                RowChange::Reinsert(_) => true,
-            }
-        })
+        let mut deltas = self.undo.iter().chain(self.redo(|changed| changed.sets(column)));
+        deltas.any(|(_, _, change)| may_set(change, column))
     }
 
     /// Replaces the cells of a column outside the key by those at the snapshot. `block` has the base's cells of the

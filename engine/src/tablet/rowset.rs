@@ -14,6 +14,7 @@
 use std::sync::Arc;
 
 use crate::error::Result;
+use crate::ids::ColumnId;
 use crate::schema::predicate::Predicate;
 use crate::schema::row_block::{Bitmap, ProjectedColumn, RowBlock};
 use crate::time::Timestamp;
@@ -63,10 +64,13 @@ pub struct RowSetScanSpec {
     pub want_keys: bool,
     /// Target rows of a block.
     pub block_rows: usize,
+    /// Approximate bytes at which a block ends before it has `block_rows` rows. One row may have more.
+    pub block_bytes: usize,
 }
 
 impl RowSetScanSpec {
-    /// Returns a scan of columns of all rows, at the latest snapshot, without their keys.
+    /// Returns a scan of columns of all rows, at the latest snapshot, without their keys. Its blocks have any number of
+    /// bytes.
     pub fn latest(columns: Arc<[ProjectedColumn]>, block_rows: usize) -> RowSetScanSpec {
         RowSetScanSpec {
             columns,
@@ -77,6 +81,7 @@ impl RowSetScanSpec {
             diff_from: None,
             want_keys: false,
             block_rows,
+            block_bytes: usize::MAX,
         }
     }
 
@@ -99,6 +104,15 @@ impl RowSetScanSpec {
         self.lower_key.as_deref().is_none_or(|lower| lower <= max)
             && self.upper_key.as_deref().is_none_or(|upper| min < upper)
     }
+}
+
+/// Returns the bytes that each row of a rowset has in those `columns` that the rowset lacks: their read defaults.
+pub(super) fn default_bytes(columns: &[ProjectedColumn], has: impl Fn(ColumnId) -> bool) -> u64 {
+    let default = |column: &ProjectedColumn| {
+        let default = column.read_default.as_ref()?;
+        column.id.is_some_and(|id| !has(id)).then_some(default.len() as u64)
+    };
+    columns.iter().filter_map(default).sum()
 }
 
 /// Rows of one rowset that passed the scan.

@@ -87,10 +87,11 @@ impl RowsetCompaction {
         let inputs = rowsets.len() as u64;
         let source = |rowset: Arc<DiskRowSet>| {
             // Each input has a block in memory, so the step's bytes are divided among them.
-            let bytes = inputs * rowset.raw_bytes();
+            let bytes = inputs * rowset.scanned_bytes(&projection);
             let block_rows = tablet.config().step_rows(rowset.meta().rows.into(), bytes);
-            let window = HistoryWindow::new(tablet.config().step_history_bytes(inputs as usize));
-            CompactionInput::new(rowset, projection.clone(), block_rows, window)
+            let block_bytes = tablet.config().step_history_bytes(inputs as usize);
+            let spec = RowSetScanSpec::latest(projection.clone(), block_rows);
+            CompactionInput::new(rowset, RowSetScanSpec { want_keys: true, block_bytes, ..spec })
         };
         let sources = rowsets.into_iter().map(source).collect::<Result<_>>()?;
         let roller = RollingRowSetWriter::new(data, tablet.clone(), schema.schema.clone(), at);
@@ -98,10 +99,10 @@ impl RowsetCompaction {
         Ok(RowsetCompaction { non_key, schema, projection, at, mark, sources, roller, step_bytes: 0 })
     }
 
-    /// Merges up to `rows` rows, fewer if their keys or their histories are long. Returns true if there are more.
+    /// Merges up to `rows` rows, fewer if they, their keys or their histories are long. Returns true if there are more.
     pub fn step(&mut self, rows: usize) -> Result<bool> {
         let mut out = RowBlock::new(&self.projection);
-        let (mut keys, mut histories, mut bytes) = (Vec::new(), Vec::new(), 0);
+        let (mut keys, mut histories, mut bytes, mut passed) = (Vec::new(), Vec::new(), 0, 0);
         let bytes_max = self.roller.step_history_bytes();
         for source in &mut self.sources {
             source.fill(self.at)?;
@@ -111,7 +112,9 @@ impl RowsetCompaction {
         }
         let (rowset, writer) = self.roller.writer()?;
         let mut row = writer.rows();
-        while keys.len() < rows && bytes < bytes_max {
+        // Dropped rows count too: they are read like others, and there may be any number of them.
+        while passed < rows && bytes < bytes_max && out.byte_size() < bytes_max {
+            passed += 1;
             for source in &mut self.sources {
                 source.fill(self.at)?;
             }
@@ -168,6 +171,11 @@ impl RowsetCompaction {
         Ok(())
     }
 
+    /// Returns the bytes of all cells of the inputs before encoding, with those of columns that an input lacks.
+    pub fn input_bytes(&self) -> u64 {
+        self.inputs().map(|rowset| rowset.scanned_bytes(&self.projection)).sum()
+    }
+
     /// Returns the input rowsets.
     pub fn inputs(&self) -> impl Iterator<Item = &Arc<DiskRowSet>> {
         self.sources.iter().map(|source| &source.rowset)
@@ -178,18 +186,20 @@ impl RowsetCompaction {
     }
 }
 
+impl Drop for CompactionInput {
+    fn drop(&mut self) {
+        // The compaction has failed or has copied the later deltas.
+        self.deltas.recent.end_merge();
+    }
+}
+
 impl CompactionInput {
-    fn new(
-        rowset: Arc<DiskRowSet>,
-        columns: Arc<[ProjectedColumn]>,
-        block_rows: usize,
-        window: HistoryWindow,
-    ) -> Result<CompactionInput> {
-        let spec = RowSetScanSpec { want_keys: true, ..RowSetScanSpec::latest(columns, block_rows) };
-        let deltas = rowset.deltas();
+    fn new(rowset: Arc<DiskRowSet>, spec: RowSetScanSpec) -> Result<CompactionInput> {
+        let window = HistoryWindow::new(spec.block_bytes);
+        let (scan, deltas) = (rowset.scan_base(spec)?, rowset.deltas());
         deltas.recent.begin_merge();
         Ok(CompactionInput {
-            scan: rowset.scan_base(spec)?,
+            scan,
             deltas,
             rowset,
             rows: ScannedBlock::default(),

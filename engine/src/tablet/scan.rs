@@ -11,7 +11,8 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::rowset::{ReadBudget, RowSetScan, RowSetScanSpec, ScannedBlock, Snapshot};
+use super::merge_scan::{MergeScan, ScanInput};
+use super::rowset::{ReadBudget, RowSetScanSpec, ScannedBlock, Snapshot};
 use crate::cfile::reader::PageBytes;
 use crate::error::{Error, Result};
 use crate::schema::Schema;
@@ -129,21 +130,22 @@ pub struct Scan {
 }
 
 enum Sources {
-    Union(VecDeque<Box<dyn RowSetScan>>),
+    Union(VecDeque<ScanInput>),
     Merge(MergeScan),
 }
 
 impl Scan {
-    /// Creates a scan over these rowset scans, each opened with `within`, which is `None` if no row can match.
+    /// Creates a scan over the scans of rowsets with `within`, which is `None` if no row can match.
     pub(super) fn new(
         spec: &ScanSpec,
         snapshot: Snapshot,
-        rowset_scans: Vec<Box<dyn RowSetScan>>,
+        inputs: Vec<ScanInput>,
         within: Option<&RowSetScanSpec>,
     ) -> Scan {
+        let block_bytes = within.map_or(usize::MAX, |within| within.block_bytes);
         let sources = match spec.ordered {
-            true => Sources::Merge(MergeScan { heads: rowset_scans.into_iter().map(Head::new).collect() }),
-            false => Sources::Union(rowset_scans.into()),
+            true => Sources::Merge(MergeScan::new(inputs, block_bytes)),
+            false => Sources::Union(inputs.into()),
         };
         let projection = spec.projection.clone();
         let is_projected = |id| projection.iter().any(|column| column.id == Some(id));
@@ -284,12 +286,9 @@ impl Scan {
     }
 }
 
-fn read_union(
-    rest: &mut VecDeque<Box<dyn RowSetScan>>,
-    budget: &mut ReadBudget,
-) -> Result<Option<ScannedBlock>> {
-    while let Some(scan) = rest.front_mut() {
-        match scan.read(budget)? {
+fn read_union(rest: &mut VecDeque<ScanInput>, budget: &mut ReadBudget) -> Result<Option<ScannedBlock>> {
+    while let Some(input) = rest.front_mut() {
+        match input.scan.read(budget)? {
             Some(scanned) => return Ok(Some(scanned)),
             None => rest.pop_front(),
         };
@@ -298,12 +297,12 @@ fn read_union(
 }
 
 fn append_of_union(
-    rest: &mut VecDeque<Box<dyn RowSetScan>>,
+    rest: &mut VecDeque<ScanInput>,
     out: &mut RowBlock,
     budget: &mut ReadBudget,
 ) -> Result<bool> {
-    while let Some(scan) = rest.front_mut() {
-        if scan.append(out, budget)? {
+    while let Some(input) = rest.front_mut() {
+        if input.scan.append(out, budget)? {
             return Ok(true);
         }
         rest.pop_front();
@@ -311,14 +310,14 @@ fn append_of_union(
     Ok(false)
 }
 
-/// Returns the spec for each rowset's scan, or `None` if no row can match.
+/// Returns the spec for each rowset's scan, with these rows and bytes of a block; `None` if no row can match.
 ///
 /// Predicates on a prefix of the key narrow the key range, so a lookup of a key by its columns is a seek.
 pub(super) fn rowset_scan_spec(
     spec: &ScanSpec,
     schema: &Schema,
     snapshot: Snapshot,
-    block_rows: usize,
+    (block_rows, block_bytes): (usize, usize),
 ) -> Result<Option<RowSetScanSpec>> {
     check(spec)?;
     let columns = scanned_columns(spec, schema)?;
@@ -348,6 +347,7 @@ pub(super) fn rowset_scan_spec(
         diff_from: spec.diff_from,
         want_keys: spec.ordered,
         block_rows,
+        block_bytes,
     };
     let is_implied = within.is_one_key() && is_key_alone(spec, schema);
     let predicates = if is_implied { Arc::default() } else { spec.predicates.clone().into() };
@@ -449,114 +449,6 @@ fn prefix_bounds(prefix: &[u8]) -> Bounds<Vec<u8>> {
     (Some(prefix.to_vec()), prefix_successor(prefix))
 }
 
-/// Rowset scans merged by key.
-struct MergeScan {
-    heads: Vec<Head>,
-}
-
-struct Head {
-    scan: Box<dyn RowSetScan>,
-    /// Rows that were read and not yet returned, from `at` on. `None` before the first and after the last block.
-    current: Option<ScannedBlock>,
-    at: usize,
-    done: bool,
-}
-
-impl Head {
-    fn new(scan: Box<dyn RowSetScan>) -> Head {
-        Head { scan, current: None, at: 0, done: false }
-    }
-
-    /// Reads the next block if the current one is used up. Returns false if the budget is spent before there are rows
-    /// or the end.
-    fn fill(&mut self, budget: &mut ReadBudget) -> Result<bool> {
-        while !self.done && self.current.as_ref().is_none_or(|block| self.at == block.block.rows) {
-            if budget.is_spent() {
-                return Ok(false);
-            }
-            self.current = self.scan.read(budget)?;
-            self.at = 0;
-            self.done = self.current.is_none();
-        }
-        Ok(true)
-    }
-
-    fn key(&self) -> &[u8] {
-        &self.current.as_ref().expect("finished heads are dropped").keys[self.at]
-    }
-}
-
-/// Next rows of a merge.
-enum NextRun {
-    /// Rows of a head up to an end, below all rows of the other heads.
-    Rows {
-        head: usize,
-        end: usize,
-    },
-    /// The budget is spent before every head has rows.
-    Unread,
-    End,
-}
-
-/// Target rows of a block assembled from short runs.
-const COMBINED_ROWS: usize = 512;
-/// Rows from which on a run is returned as a block by itself.
-const LONG_RUN_ROWS: usize = 128;
-
-impl MergeScan {
-    /// Returns the next rows: one long run of one rowset, or short runs of several rowsets combined. There are none if
-    /// the budget is spent first.
-    fn read(&mut self, budget: &mut ReadBudget) -> Result<Option<ScannedBlock>> {
-        let mut combined: Option<ScannedBlock> = None;
-        loop {
-            let (head, end) = match self.next_run(budget)? {
-                NextRun::Rows { head, end } => (&mut self.heads[head], end),
-                NextRun::Unread => return Ok(Some(combined.unwrap_or_default())),
-                NextRun::End => break,
-            };
-            let current = head.current.as_ref().expect("next_run filled it");
-            let (start, rows) = (head.at, current.block.rows);
-            let long = end - start >= LONG_RUN_ROWS || end - start == rows;
-            match &mut combined {
-                Some(_) if long => break,
-                Some(block) => block.append(current, start, end),
-                None if start == 0 && end == rows => {
-                    head.at = 0;
-                    return Ok(head.current.take());
-                }
-                None => combined = Some(current.slice(start, end)),
-            }
-            head.at = end;
-            if long || combined.as_ref().is_some_and(|scanned| scanned.block.rows >= COMBINED_ROWS) {
-                break;
-            }
-        }
-        Ok(combined)
-    }
-
-    /// Returns the head with the smallest key, and the end of its run of rows.
-    fn next_run(&mut self, budget: &mut ReadBudget) -> Result<NextRun> {
-        for head in &mut self.heads {
-            if !head.fill(budget)? {
-                return Ok(NextRun::Unread);
-            }
-        }
-        self.heads.retain(|head| !head.done);
-        let Some(first) = (0..self.heads.len()).min_by_key(|i| self.heads[*i].key()) else {
-            return Ok(NextRun::End);
-        };
-        let others = self.heads.iter().enumerate().filter(|(i, _)| *i != first);
-        let bound = others.map(|(_, head)| head.key()).min();
-        let head = &self.heads[first];
-        let current = head.current.as_ref().expect("next_run filled it");
-        let end = match bound {
-            Some(bound) => head.at + current.keys[head.at..].partition_point(|key| key.as_slice() < bound),
-            None => current.block.rows,
-        };
-        Ok(NextRun::Rows { head: first, end })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -602,7 +494,7 @@ mod tests {
 
     fn is_point_read(spec: &ScanSpec) -> bool {
         let snapshot = Snapshot { before: Timestamp(9) };
-        let within = rowset_scan_spec(spec, &schema(), snapshot, 1).expect("the spec is valid");
+        let within = rowset_scan_spec(spec, &schema(), snapshot, (1, usize::MAX)).expect("the spec is valid");
         spec.is_point_read(&within.expect("rows can match"))
     }
 

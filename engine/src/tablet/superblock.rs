@@ -1,9 +1,12 @@
 //! A tablet's superblock: its metadata file, replaced atomically.
 //!
 //! ```text
-//!   tablet-meta/<tablet>       codec::seal("NYTM", version, postcard(Superblock))
-//!   tablet-meta/<tablet>.tmp   a replacement that a crash interrupted; ignored, and overwritten by the next
+//!   tablet-meta/<tablet>           codec::seal("NYTM", version, postcard(Superblock))
+//!   tablet-meta/<tablet>.deleted   the superblock of a tablet that is being deleted, whatever state it has
+//!   tablet-meta/<tablet>.tmp       a replacement that a crash interrupted; ignored, and overwritten by the next
 //! ```
+//!
+//! A deletion begins with a rename, because a full device has no block for a new superblock.
 //!
 //! Not here: the layout of rows inside a DiskRowSet, which its own file describes.
 
@@ -17,7 +20,7 @@ use super::diskrowset::RowSetMeta;
 use super::rowset::RowSetId;
 use crate::codec;
 use crate::disk::{self, Disk};
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::format_level::StoredFormat;
 use crate::ids::{ColumnId, OpId, TableId, TabletId};
 use crate::schema::partition::{Partition, PartitionSchema};
@@ -28,6 +31,8 @@ use crate::schema::{ColumnSchema, DataType, Schema};
 use crate::time::Timestamp;
 
 const DIR: &str = "tablet-meta";
+/// End of the name of a superblock whose tablet is being deleted.
+const DELETED: &str = ".deleted";
 const MAGIC: [u8; 4] = *b"NYTM";
 /// Version of the format. 2 added the ancient history mark, 3 the column files.
 const VERSION: u16 = StoredFormat::Superblock.only_version();
@@ -128,22 +133,40 @@ impl Superblock {
     pub fn list(disk: &dyn Disk) -> Result<Vec<TabletId>> {
         disk.create_dir(DIR).map_err(|e| Error::io(format_args!("create directory {DIR}"), &e))?;
         let names = disk.list(DIR).map_err(|e| Error::io(format_args!("list directory {DIR}"), &e))?;
-        Ok(names.iter().filter_map(|name| name.parse().ok()).collect())
+        let tablet = |name: &String| name.strip_suffix(DELETED).unwrap_or(name).parse().ok();
+        let mut tablets: Vec<TabletId> = names.iter().filter_map(tablet).collect();
+        // Names are sorted, so both names of one tablet are neighbours.
+        tablets.dedup();
+        Ok(tablets)
     }
 
-    /// Reads a tablet's superblock; `NotFound` if there is none, `Corrupt` or `Unsupported` if it is unreadable.
+    /// Reads a tablet's superblock; `NotFound` if there is none, `Corrupt` or `Unsupported` if it is unreadable. One
+    /// that was marked by [`Superblock::mark_deleted`] is DELETED and need not be readable.
     pub fn load(disk: &dyn Disk, tablet: TabletId) -> Result<Superblock> {
-        let path = Superblock::path(tablet);
+        match Superblock::load_from(disk, tablet, &Superblock::path(tablet)) {
+            Err(error) if error.kind == ErrorKind::NotFound => {}
+            loaded => return loaded,
+        }
+        let meta = match Superblock::load_from(disk, tablet, &deleted_path(tablet)) {
+            Err(error) if matches!(error.kind, ErrorKind::Corrupt | ErrorKind::Unsupported) => {
+                Superblock::unreadable(tablet)
+            }
+            loaded => loaded?,
+        };
+        Ok(Superblock { data_state: DataState::Deleted, ..meta })
+    }
+
+    fn load_from(disk: &dyn Disk, tablet: TabletId, path: &str) -> Result<Superblock> {
         let failed = |e: std::io::Error| match e.kind() {
             std::io::ErrorKind::NotFound => {
                 Error::not_found(format!("tablet {tablet}: not found on this server"))
             }
             _ => Error::io(format_args!("read {path}"), &e),
         };
-        let file = disk.open(&path).map_err(failed)?;
+        let file = disk.open(path).map_err(failed)?;
         let mut bytes = vec![0; file.len().map_err(failed)? as usize];
         file.read_at(0, &mut bytes).map_err(failed)?;
-        let meta = Superblock::decode(&bytes).map_err(|e| e.context(&path))?;
+        let meta = Superblock::decode(&bytes).map_err(|e| e.context(path))?;
         if meta.tablet != tablet {
             return Err(Error::corrupt(format!("{path}: superblock of another tablet ({})", meta.tablet)));
         }
@@ -198,12 +221,36 @@ impl Superblock {
         format!("{DIR}/{tablet}")
     }
 
-    /// Removes the superblock; the tablet is then unknown on this disk.
-    pub fn remove(disk: &dyn Disk, tablet: TabletId) -> Result<()> {
+    /// Makes the names of the stored superblocks durable. A start may find one in the cache alone, after a store whose
+    /// last step failed. Order: called before files are removed that an older superblock may name.
+    pub fn sync_names(disk: &dyn Disk) -> Result<()> {
+        disk.sync_dir(DIR).map_err(|e| Error::io(format_args!("sync directory {DIR}"), &e))
+    }
+
+    /// Marks the tablet as one that is being deleted, durably, without a new block on the device. Succeeds if it is
+    /// marked already.
+    pub fn mark_deleted(disk: &dyn Disk, tablet: TabletId) -> Result<()> {
         let path = Superblock::path(tablet);
+        match disk.rename(&path, &deleted_path(tablet)) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => {
+                Err(Error::io(format_args!("rename {path}"), &e))
+            }
+            _ => Superblock::sync_names(disk),
+        }
+    }
+
+    /// Removes the superblock of a tablet that was marked by [`Superblock::mark_deleted`]; the tablet is then unknown
+    /// on this disk.
+    pub fn remove(disk: &dyn Disk, tablet: TabletId) -> Result<()> {
+        let path = deleted_path(tablet);
         let removed = disk.remove(&path).and_then(|()| disk.sync_dir(DIR));
         removed.map_err(|e| Error::io(format_args!("remove {path}"), &e))
     }
+}
+
+/// Returns the path of the superblock of a tablet that is being deleted.
+fn deleted_path(tablet: TabletId) -> String {
+    format!("{}{DELETED}", Superblock::path(tablet))
 }
 
 /// A tablet's schema of one version, with data derived from it.

@@ -46,7 +46,7 @@ pub(super) const PACKED_MAGIC: [u8; 4] = *b"NYWC";
 pub(super) const BATCH_HEADER: usize = 40;
 const BATCH_CRC_AT: usize = BATCH_HEADER - 4;
 /// Longest payload of a batch in bytes, whatever its length field says.
-const BATCH_BYTES_MAX: usize = 1 << 30;
+pub(crate) const BATCH_BYTES_MAX: usize = 1 << 30;
 
 const TAG_REPLICATE: u8 = 1;
 const TAG_COMMIT: u8 = 2;
@@ -72,7 +72,8 @@ pub(super) fn batch_len(entries: &[LogEntry]) -> Result<u64> {
     Ok((BATCH_HEADER + len) as u64)
 }
 
-fn entry_len(entry: &LogEntry) -> usize {
+/// Upper bound of the bytes of an entry.
+pub(crate) fn entry_len(entry: &LogEntry) -> usize {
     let (op, fixed, payload) = match entry {
         LogEntry::Replicate(replicate) => (replicate.op, 1 + 8 + 1, &replicate.payload),
         LogEntry::Commit(commit) => (commit.op, 1, &commit.payload),

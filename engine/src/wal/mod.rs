@@ -56,6 +56,7 @@ mod verify;
 
 pub use cut::{backup_dir, cut_after, finish_cut};
 pub use entry::{CommitEntry, LogEntry, ReplicateEntry};
+pub(crate) use format::{BATCH_BYTES_MAX, entry_len};
 pub use recovery::WalRecovery;
 pub use segment::segment_name;
 pub use snapshot::{SegmentSnapshot, WalSnapshot};

@@ -175,6 +175,11 @@ impl CopyManifest {
         self.sizes().sum()
     }
 
+    /// Bytes of the log segments among them.
+    pub fn log_bytes(&self) -> u64 {
+        self.segments.iter().map(|segment| segment.bytes).sum()
+    }
+
     fn sizes(&self) -> impl Iterator<Item = u64> {
         let segments = self.segments.iter().map(|segment| segment.bytes);
         self.file_bytes.iter().copied().chain(segments)

@@ -182,7 +182,7 @@ fn merge(
     let own = match local.has {
         LocalData::Nothing => None,
         _ => match consensus_meta_store::load(data, local.tablet) {
-            Err(error) if is_vote_lost(wal, local, &error)? => {
+            Err(error) if is_vote_lost((wal, data), local.tablet, &error)? => {
                 let vote = void_votes(local, leader, source);
                 let vote = vote.map_err(|why| {
                     Error::corrupt(format!("the vote of this server is unknown: {why}: {}", error.message))
@@ -202,18 +202,23 @@ fn merge(
 /// were lost with their data directory.
 pub fn is_vote_unknown(wal: &dyn Disk, data: &dyn Disk, local: &LocalReplica) -> bool {
     let loaded = consensus_meta_store::load(data, local.tablet);
-    loaded.is_err_and(|error| is_vote_lost(wal, local, &error).unwrap_or(true))
+    loaded.is_err_and(|error| is_vote_lost((wal, data), local.tablet, &error).unwrap_or(true))
 }
 
-/// `error`: why the metadata cannot be loaded. A log with operations proves that missing metadata were there.
-fn is_vote_lost(wal: &dyn Disk, local: &LocalReplica, error: &Error) -> Result<bool> {
-    Ok(match error.kind {
-        ErrorKind::Corrupt => true,
-        ErrorKind::NotFound if local.has == LocalData::Failed => {
-            !Wal::is_unused(wal, &wal_dir(local.tablet))?
-        }
-        _ => false,
-    })
+/// `error`: why the metadata cannot be loaded. A log with operations proves that missing metadata were there, and so
+/// does a tombstone without a last operation. Only a first copy stores a superblock before the metadata, and that one
+/// has an operation.
+fn is_vote_lost((wal, data): (&dyn Disk, &dyn Disk), tablet: TabletId, error: &Error) -> Result<bool> {
+    match error.kind {
+        ErrorKind::Corrupt => return Ok(true),
+        ErrorKind::NotFound => {}
+        _ => return Ok(false),
+    }
+    match Superblock::load(data, tablet) {
+        Ok(meta) if meta.data_state != DataState::Ready => Ok(meta.tombstone_last_op.is_none()),
+        Err(error) if error.kind == ErrorKind::Io => Err(error),
+        _ => Wal::is_unused(wal, &wal_dir(tablet)).map(|unused| !unused),
+    }
 }
 
 /// Checks that votes of this server which were in its unreadable or lost metadata do no harm any more. Returns the

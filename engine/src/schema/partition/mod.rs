@@ -93,6 +93,13 @@ impl PartitionSchema {
         Ok(())
     }
 
+    /// Returns true if a row's value of this column decides about its tablet.
+    pub fn has_column(&self, column: ColumnId) -> bool {
+        let custom = self.custom.iter().flat_map(|custom| &custom.hash);
+        let is_hashed = self.hash.iter().chain(custom).any(|dimension| dimension.columns.contains(&column));
+        is_hashed || self.range_columns.contains(&column)
+    }
+
     /// Returns the hash dimensions of the rows with this range key.
     pub fn hash_of(&self, range_key: &[u8]) -> &[HashDimension] {
         let holds = |custom: &&RangeHashSchema| {

@@ -17,6 +17,10 @@ use super::{ColumnSchema, DataType, Schema};
 use crate::error::{Error, Result};
 use crate::ids::ColumnId;
 
+mod row_error;
+
+pub use row_error::{RowError, RowErrorCode};
+
 /// One column of the client's schema, bound to the tablet's column of that name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientColumn {
@@ -114,32 +118,6 @@ impl<'a> From<Option<&'a [u8]>> for ClientCell<'a> {
     }
 }
 
-/// Reason why a row was not written.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-pub enum RowErrorCode {
-    AlreadyPresent,
-    NotFound,
-    InvalidArgument,
-    Immutable,
-}
-
-/// Error of one row of a batch; the other rows are written.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RowError {
-    pub code: RowErrorCode,
-    pub message: String,
-}
-
-impl RowError {
-    pub fn new(code: RowErrorCode, message: impl Into<String>) -> RowError {
-        RowError { code, message: message.into() }
-    }
-
-    pub fn invalid(message: impl Into<String>) -> RowError {
-        RowError::new(RowErrorCode::InvalidArgument, message)
-    }
-}
-
 /// Limits on the sizes of a row, in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RowOpLimits {
@@ -188,6 +166,8 @@ pub struct RowOpsReader<'a> {
     slots: Vec<Slot>,
     rows: &'a [u8],
     indirect: &'a [u8],
+    /// Bytes of the cells of any length so far.
+    indirect_read: u64,
     bitmap: usize,
     null_bitmap: usize,
     /// The row before the client sets anything: write default, NULL, or unset if neither is allowed.
@@ -216,10 +196,15 @@ fn bitmap_bytes(client: &[ClientColumn]) -> (usize, usize) {
     (bytes, if has_nulls { bytes } else { 0 })
 }
 
-/// Returns the least bytes of an operation without indirect data: those of its key. Fails as [`RowOpsReader::new`].
-pub fn row_bytes_min(client: &[ClientColumn], tablet: &Schema) -> Result<usize> {
+/// Returns the least bytes of an operation, which may have no key and fail.
+pub fn op_bytes_min(client: &[ClientColumn]) -> usize {
     let (set, nulls) = bitmap_bytes(client);
-    let mut bytes = 1 + set + nulls;
+    1 + set + nulls
+}
+
+/// Returns the least bytes of an operation with a key, without indirect data. Fails as [`RowOpsReader::new`].
+pub fn row_bytes_min(client: &[ClientColumn], tablet: &Schema) -> Result<usize> {
+    let mut bytes = op_bytes_min(client);
     for column in client {
         let slot = Slot::of(column, tablet)?;
         if slot.index < tablet.num_key_columns() {
@@ -254,6 +239,7 @@ impl<'a> RowOpsReader<'a> {
             slots,
             rows,
             indirect,
+            indirect_read: 0,
             bitmap,
             null_bitmap,
             defaults: tablet.columns().iter().map(default).collect(),
@@ -324,6 +310,12 @@ impl<'a> RowOpsReader<'a> {
         self.rows.len()
     }
 
+    /// Returns the bytes of the cells of any length that were read. More than there are of indirect data means that
+    /// cells share bytes.
+    pub fn indirect_read(&self) -> u64 {
+        self.indirect_read
+    }
+
     fn take(&mut self, len: usize) -> Result<&'a [u8]> {
         let Some((taken, rest)) = self.rows.split_at_checked(len) else {
             let left = self.rows.len();
@@ -376,6 +368,7 @@ impl<'a> RowOpsReader<'a> {
                 self.indirect.len()
             )));
         };
+        self.indirect_read += len;
         let max = self.limits.cell_bytes_max;
         if len > max as u64 {
             error.get_or_insert_with(|| {

@@ -20,6 +20,8 @@ pub struct FlushRows {
     pub rows: Vec<FlushRow>,
     /// Bytes of the rows' keys and deltas.
     pub history_bytes: usize,
+    /// Upper bound of the bytes of the rows' cells.
+    cell_bytes: usize,
 }
 
 #[derive(Default)]
@@ -43,8 +45,8 @@ impl FlushRow {
 
 impl MemRowSet {
     /// Returns up to `rows_max` rows from key `from` on, as of the operations before `before`, and the key to resume at
-    /// (`None` at the end). The rows end with the one whose keys and deltas reach `bytes_max`. Every row must have been
-    /// inserted before `before`.
+    /// (`None` at the end). The rows end with the one with which their keys and deltas, or their cells, reach
+    /// `bytes_max`. Every row must have been inserted before `before`.
     pub fn histories(
         &self,
         from: &[u8],
@@ -58,10 +60,11 @@ impl MemRowSet {
         let mut flushed = FlushRows { block: RowBlock::new(&projection), ..FlushRows::default() };
         let mut cursor = self.index.seek(from, store);
         while let Some(row) = cursor.next(store) {
-            if flushed.rows.len() == rows_max || flushed.history_bytes >= bytes_max {
+            let bytes = flushed.history_bytes.max(flushed.cell_bytes);
+            if flushed.rows.len() == rows_max || bytes >= bytes_max {
                 return (flushed, Some(store.key(row).to_vec()));
             }
-            let history = self.add_row(store, row, before, &non_key, &mut flushed.block);
+            let history = self.add_row(store, row, before, &non_key, &mut flushed);
             flushed.history_bytes += history.byte_size();
             flushed.rows.push(history);
         }
@@ -74,16 +77,18 @@ impl MemRowSet {
         row: u32,
         before: Timestamp,
         non_key: &[ColumnId],
-        block: &mut RowBlock,
+        flushed: &mut FlushRows,
     ) -> FlushRow {
         let schema = self.schema();
         let row_cells = store.row_cells(row);
+        flushed.cell_bytes += row_cells.len as usize;
         let (inserted, mut cells) =
             (row_cells.ts, schema.layout.cells(store.cells(row_cells)).collect::<Vec<_>>());
         debug_assert!(inserted < before, "a frozen MemRowSet has no rows inserted after its freeze");
         let mut undos = vec![(inserted, delete())];
         let mut deleted_at = None;
         for mutation in store.history(row, before) {
+            flushed.cell_bytes += mutation.change.len();
             let change = RowChange::parse(mutation.change).expect("the writer encoded it");
             let mut undo = Vec::new();
             let cell = |id| schema.schema.index_of_id(id).and_then(|index| cells[index]);
@@ -96,10 +101,10 @@ impl MemRowSet {
             undos.pop();
         }
         undos.reverse();
-        for (column, cell) in block.columns.iter_mut().zip(&cells) {
+        for (column, cell) in flushed.block.columns.iter_mut().zip(&cells) {
             column.push(*cell);
         }
-        block.rows += 1;
+        flushed.block.rows += 1;
         let redo = deleted_at.map(|ts| (ts, delete()));
         FlushRow { row, key: store.key(row).to_vec(), undos, redo }
     }

@@ -14,8 +14,10 @@
 
 use std::sync::{Arc, OnceLock};
 
+use super::rowset::default_bytes;
 use super::superblock::TabletSchema;
 use crate::memory::{MemTracker, TrackedBytes};
+use crate::schema::row_block::ProjectedColumn;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering};
 use crate::time::Timestamp;
 
@@ -83,6 +85,12 @@ impl MemRowSet {
         let store = &self.store;
         let lists = store.bytes.bytes() + store.rows.bytes() + store.mutations.bytes();
         size_of::<MemRowSet>() + lists + self.index.bytes()
+    }
+
+    /// Returns [`MemRowSet::bytes`] and the bytes of the read defaults of those `columns` that the rows lack.
+    pub fn scanned_bytes(&self, columns: &[ProjectedColumn]) -> u64 {
+        let has = |id| self.schema.schema.index_of_id(id).is_some();
+        self.bytes() as u64 + self.rows() * default_bytes(columns, has)
     }
 
     /// Returns the rows that are live after the applied operations.

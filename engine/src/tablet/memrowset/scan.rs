@@ -44,8 +44,10 @@ struct VisibleRow<'a> {
     deleted: bool,
 }
 
-/// Keys and deletions of the rows that a scan returns, beside their cells.
+/// Properties of the rows of a block, beside their cells.
 struct AboutRows {
+    /// Bytes of the rows' cells.
+    bytes: usize,
     /// Keys of the rows, if the spec wants them.
     keys: Vec<Vec<u8>>,
     /// The deleted rows, for diff scans.
@@ -54,7 +56,7 @@ struct AboutRows {
 
 impl AboutRows {
     fn of(spec: &RowSetScanSpec) -> AboutRows {
-        AboutRows { keys: Vec::new(), deleted: spec.diff_from.map(|_| Bitmap::default()) }
+        AboutRows { bytes: 0, keys: Vec::new(), deleted: spec.diff_from.map(|_| Bitmap::default()) }
     }
 }
 
@@ -76,23 +78,35 @@ impl MemRowSetScan {
         }
         let (mut position, mut rows) = (mrs.index.seek(from, &mrs.store), Vec::new());
         let (upper, mut left, mut is_more) = (self.spec.upper_key.as_deref(), self.spec.block_rows, true);
-        while left > 0 && is_more {
+        let mut beyond = None;
+        while left > 0 && is_more && beyond.is_none() {
             rows.clear();
             is_more = position.take(left.min(ROWS_AT_ONCE), upper, &mrs.store, &mut rows);
-            self.copy_visible(&mrs.store, &rows, out, &mut about);
+            beyond = self.copy_visible(&mrs.store, &rows, out, &mut about);
             left -= rows.len();
         }
-        let next = if is_more { position.next(&mrs.store) } else { None };
+        let next = beyond.or_else(|| if is_more { position.next(&mrs.store) } else { None });
         let next = next.map(|row| mrs.store.key(row)).filter(|next| upper.is_none_or(|upper| *next < upper));
         self.from = next.map(<[u8]>::to_vec);
         (about.keys, about.deleted)
     }
 
-    /// Appends those of the rows that the snapshot sees.
-    fn copy_visible(&self, store: &Store, rows: &[u32], out: &mut RowBlock, about: &mut AboutRows) {
-        let visible = self.visible_rows(store, rows);
+    /// Appends those of the rows that the snapshot sees, as far as they fit the bytes of the block. Returns the first
+    /// one that does not fit.
+    fn copy_visible(
+        &self,
+        store: &Store,
+        rows: &[u32],
+        out: &mut RowBlock,
+        about: &mut AboutRows,
+    ) -> Option<u32> {
+        let mut visible = self.visible_rows(store, rows);
+        let mut latest = self.latest_of(store, &visible);
+        let fitting = self.count_fitting(&visible, &latest, &mut about.bytes);
+        let beyond = visible.get(fitting).map(|row| row.row);
+        visible.truncate(fitting);
+        latest.truncate(fitting);
         out.rows += visible.len();
-        let latest = self.latest_of(store, &visible);
         for (column_index, column) in out.columns.iter_mut().enumerate() {
             self.copy_column(&visible, &latest, column_index, column);
         }
@@ -102,6 +116,34 @@ impl MemRowSetScan {
         if let Some(deleted) = &mut about.deleted {
             visible.iter().for_each(|visible| deleted.push(visible.deleted));
         }
+        beyond
+    }
+
+    /// Returns how many of the rows fit into a block that has rows of `bytes` bytes, and adds theirs. The first row of
+    /// a block always fits.
+    fn count_fitting(
+        &self,
+        visible: &[VisibleRow<'_>],
+        latest: &[Option<Latest<'_>>],
+        bytes: &mut usize,
+    ) -> usize {
+        let all = *bytes + visible.iter().map(|row| row.cells.len()).sum::<usize>();
+        if latest.is_empty() && all <= self.spec.block_bytes {
+            *bytes = all;
+            return visible.len();
+        }
+        let row_bytes = |(at, row): (usize, &VisibleRow<'_>)| match latest.get(at) {
+            Some(Some(cells)) => cells.iter().flatten().map(|cell| cell.len()).sum::<usize>(),
+            _ => row.cells.len(),
+        };
+        for (at, row) in visible.iter().enumerate() {
+            let more = row_bytes((at, row));
+            if *bytes > 0 && *bytes + more > self.spec.block_bytes {
+                return at;
+            }
+            *bytes += more;
+        }
+        visible.len()
     }
 
     /// Returns those of the rows that the snapshot sees.

@@ -194,6 +194,7 @@ impl Node {
         Some(BootState {
             me: self.id,
             meta,
+            meta_stored: true,
             elected,
             fresh,
             committed: last.map_or(OpId::MIN, |entry| entry.op),
