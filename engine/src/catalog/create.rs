@@ -6,7 +6,6 @@ use super::columns::{check_comment, check_name, check_owner, new_schema};
 use super::commands::{CommandReply, CreateTable};
 use super::error::{CatalogError, CatalogErrorCode, CatalogResult};
 use super::partition_setup;
-use super::placement::ReplicaCounts;
 use super::record::{ExtraConfig, SystemRowKey, TableLifecycle, TableRecord, TabletLifecycle, TabletRecord};
 use super::record_limits;
 use super::{Catalog, CatalogEffects, CatalogNote, Table};
@@ -85,15 +84,12 @@ impl Catalog {
         partitions: Vec<(Partition, Option<String>)>,
         out: &mut CatalogEffects,
     ) {
-        let mut loads = self.loads(now.mono, table);
         for (partition, label) in partitions {
             let id = self.fresh_id();
             let start = partition.start.clone();
             self.add_tablet(now, id, TabletRecord::new(table, partition, label, now.wall.micros));
             self.tables.get_mut(&table).expect("created by the caller").tablets.insert(start, id);
-            if !self.place_with(now, id, &mut loads) {
-                self.note_unplaced(id, &loads, out);
-            }
+            self.place(now, id, out);
         }
     }
 
@@ -186,13 +182,13 @@ impl TabletRecord {
 }
 
 impl Catalog {
-    /// Notes once why a tablet has no servers; placement is retried every second.
-    pub(super) fn note_unplaced(&mut self, id: TabletId, loads: &ReplicaCounts, out: &mut CatalogEffects) {
+    /// Notes once why a tablet has no servers: only `count` can take it. Placement is retried every second.
+    pub(super) fn note_unplaced(&mut self, id: TabletId, count: usize, out: &mut CatalogEffects) {
         let tablet = &self.tablets[&id];
         let replicas = self.tables[&tablet.record.table].record.replicas;
         let needed = self.replicas_needed(replicas);
         let tablet = self.tablets.get_mut(&id).expect("the caller found it");
-        let reason = format!("it needs {needed} tablet servers, {} can take it", loads.server_count());
+        let reason = format!("it needs {needed} tablet servers, {count} can take it");
         if tablet.record.message != reason {
             tablet.record.message.clone_from(&reason);
             self.dirty.insert(SystemRowKey::Tablet(id));

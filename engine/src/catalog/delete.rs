@@ -3,7 +3,7 @@
 use super::columns::check_name;
 use super::commands::{CommandReply, TableRef};
 use super::error::{CatalogError, CatalogErrorCode, CatalogResult};
-use super::placement::ReplicaCounts;
+use super::placement::TableRange;
 use super::record::{
     ConsensusState, PeerRecord, SystemRowKey, TableLifecycle, TabletLifecycle, TabletRecord,
 };
@@ -64,6 +64,7 @@ impl Catalog {
         state: TabletLifecycle,
         reason: &str,
     ) {
+        self.uncount(id);
         let tablet = self.tablets.get_mut(&id).expect("the caller found it");
         let record = &mut tablet.record;
         record.state = state;
@@ -179,21 +180,18 @@ impl Catalog {
 
     /// Chooses servers for a tablet that has none, if there are enough, and has its replicas created.
     pub(super) fn place(&mut self, now: ClockReading, id: TabletId, out: &mut CatalogEffects) {
-        let mut loads = self.loads(now.mono, self.tablets[&id].record.table);
-        if !self.place_with(now, id, &mut loads) {
-            self.note_unplaced(id, &loads, out);
-        }
-    }
-
-    /// Places a tablet as [`Catalog::place`] does, with given replica counts; returns `false` if there are too few
-    /// servers.
-    pub(super) fn place_with(&mut self, now: ClockReading, id: TabletId, loads: &mut ReplicaCounts) -> bool {
         let record = &self.tablets[&id].record;
-        let replicas = self.tables[&record.table].record.replicas;
-        if loads.server_count() < self.replicas_needed(replicas) {
-            return false;
+        let (table, range) = (record.table, TableRange::of(record));
+        let replicas = self.tables[&table].record.replicas;
+        // Order: the replicas are counted only if there are enough servers, because this is repeated every second.
+        let can_take = |server: &&PeerId| self.can_take_replicas(now.mono, **server);
+        let count = self.servers.keys().filter(can_take).count();
+        if count < self.replicas_needed(replicas) {
+            self.note_unplaced(id, count, out);
+            return;
         }
-        let range = self.range_start(record);
+        self.count_replicas(now.mono, table);
+        let loads = self.loads.as_mut().expect("just counted");
         let chosen = loads.choose(&mut self.id_rng, replicas as usize, &range);
         let peers = chosen.iter().filter_map(|server| self.new_peer(*server)).collect();
         let tablet = self.tablets.get_mut(&id).expect("looked up above");
@@ -206,7 +204,6 @@ impl Catalog {
         for server in chosen {
             self.add_task(now, TaskKind::Create, id, server);
         }
-        true
     }
 
     pub(super) fn new_peer(&self, server: PeerId) -> Option<PeerRecord> {

@@ -23,6 +23,7 @@ mod alter;
 mod columns;
 mod commands;
 mod config;
+mod config_order;
 mod consistency;
 mod create;
 mod delete;
@@ -39,6 +40,7 @@ mod rebuild;
 mod record;
 mod record_limits;
 mod repair;
+mod replica_counts;
 mod secrets;
 mod table_attributes;
 mod tablet_budget;
@@ -68,6 +70,7 @@ pub use self::heartbeat::{
 use self::id_rng::IdRng;
 use self::membership::PendingRepair;
 pub use self::membership::{MembershipChange, ReportedHealth};
+use self::placement::ReplicaCounts;
 pub use self::queries::{
     CatalogCounts, LocationsQuery, TableEntry, TableSizes, TableStatistics, TabletEntry, TserverEntry,
 };
@@ -290,15 +293,6 @@ impl Tablet {
         }
     }
 
-    /// Returns the term of its configuration's operation, if a replica has told it since this master leads.
-    fn config_term(&self) -> Option<i64> {
-        let index = self.record.consensus.config_index;
-        let has = |replica: &&ReportedTablet| {
-            replica.consensus.as_ref().is_some_and(|consensus| consensus.config_index == index)
-        };
-        self.replicas.values().filter(has).find_map(|replica| replica.config_term)
-    }
-
     /// Returns true if it runs with its initial members, each of which may still create its first replica.
     ///
     /// A server without a replica has never had one then: it deletes permanently only what is deleted in the catalog,
@@ -325,6 +319,11 @@ pub struct Catalog {
     server_records: BTreeMap<PeerId, ServerRecord>,
     secrets: ClusterSecrets,
     tasks: TaskQueue,
+    /// Replica counts of this step, if it has placed replicas.
+    loads: Option<ReplicaCounts>,
+    /// Number of times that the replicas of all tablets were counted.
+    #[cfg(test)]
+    full_counts: usize,
     id_rng: IdRng,
     /// Rows changed by this step.
     dirty: BTreeSet<SystemRowKey>,
@@ -355,6 +354,9 @@ impl Catalog {
             servers: BTreeMap::new(),
             server_records: BTreeMap::new(),
             secrets: ClusterSecrets::default(),
+            loads: None,
+            #[cfg(test)]
+            full_counts: 0,
             id_rng,
             dirty: BTreeSet::from([SystemRowKey::Cluster]),
             next_sweep: now.mono,
@@ -418,6 +420,7 @@ impl Catalog {
 
     /// Processes `event` at `now`.
     pub fn step(&mut self, now: ClockReading, event: CatalogEvent, out: &mut CatalogEffects) {
+        self.loads = None;
         match event {
             CatalogEvent::Command { ticket, caller, command } => {
                 let result = self.command(now, &caller, command, out);

@@ -1,9 +1,7 @@
 //! Partition schemas and ranges: from a client's request to the partitions of tablets.
 
-use super::Catalog;
 use super::commands::{ColumnRef, RangeOps, RequestedColumn, RequestedHash, RequestedPartitioning};
 use super::error::{CatalogError, CatalogErrorCode, CatalogResult};
-use super::record::TabletRecord;
 use super::tablet_budget::TabletBudget;
 use crate::error::Error;
 use crate::ids::ColumnId;
@@ -95,9 +93,10 @@ fn key_columns(schema: &Schema, requested: &[ColumnRef], what: &str) -> CatalogR
             return Err(CatalogError::schema(message));
         }
         let column = &schema.columns()[index];
-        if column.auto_incrementing && what == "hash" {
+        if column.auto_incrementing {
+            // The tablet that assigns a value would have to be found by the value.
             return Err(CatalogError::schema(format!(
-                "the auto-incrementing column {shown} cannot be hashed"
+                "the auto-incrementing column {shown} cannot be a {what} column"
             )));
         }
         if ids.contains(&column.id) {
@@ -197,10 +196,3 @@ fn decode(schema: &Schema, client: &[RequestedColumn], ops: &RangeOps) -> Catalo
 
 /// Id of a column that is in no table.
 const UNKNOWN: ColumnId = ColumnId(u32::MAX);
-
-impl Catalog {
-    /// The lower bound of a tablet's range.
-    pub(super) fn range_start(&self, record: &TabletRecord) -> Vec<u8> {
-        record.partition.range().lower
-    }
-}

@@ -9,42 +9,56 @@
 
 use std::collections::BTreeMap;
 
-use super::Catalog;
 use super::id_rng::IdRng;
+use super::record::TabletRecord;
 use crate::ids::{PeerId, TableId};
-use crate::time::Instant;
 
-/// Replica counts of the servers that can take new ones; counted once per request.
-#[derive(Debug, Default)]
-pub(super) struct ReplicaCounts {
-    servers: BTreeMap<PeerId, Load>,
-    /// Locations of all registered servers; those without a location count as one location.
-    locations: BTreeMap<PeerId, String>,
+/// Range of a table.
+#[derive(Debug)]
+pub(super) struct TableRange {
+    table: TableId,
+    /// Its lower bound.
+    lower: Vec<u8>,
 }
 
+impl TableRange {
+    /// Returns the range of a tablet.
+    pub(super) fn of(record: &TabletRecord) -> TableRange {
+        TableRange { table: record.table, lower: record.partition.range().lower }
+    }
+}
+
+/// Replica counts of the servers that can take new ones. To count them visits every tablet, so they are counted at most
+/// once per step, and for each table at most once, however many replicas are placed.
 #[derive(Debug, Default)]
-struct Load {
+pub(super) struct ReplicaCounts {
+    /// Replicas of all tables.
+    pub(super) servers: BTreeMap<PeerId, usize>,
+    /// Replicas of one table, for the tables with placements in this step.
+    pub(super) tables: BTreeMap<TableId, BTreeMap<PeerId, TableLoad>>,
+    /// Locations of all registered servers; those without a location count as one location.
+    pub(super) locations: BTreeMap<PeerId, String>,
+}
+
+/// Replicas of a table on one server.
+#[derive(Debug, Default)]
+pub(super) struct TableLoad {
     all: usize,
-    of_table: usize,
     /// By the range's lower bound.
     of_range: BTreeMap<Vec<u8>, usize>,
 }
 
 impl ReplicaCounts {
-    pub(super) fn server_count(&self) -> usize {
-        self.servers.len()
-    }
-
     /// Chooses servers for `replicas` replicas of a tablet in this range and counts them; fewer if there are too few
     /// servers.
-    pub(super) fn choose(&mut self, id_rng: &mut IdRng, replicas: usize, range: &[u8]) -> Vec<PeerId> {
+    pub(super) fn choose(&mut self, id_rng: &mut IdRng, replicas: usize, range: &TableRange) -> Vec<PeerId> {
         let mut chosen = Vec::with_capacity(replicas);
         while chosen.len() < replicas {
             let Some(pick) = self.pick(id_rng, &chosen, &chosen, range) else { break };
             chosen.push(pick);
         }
         for server in &chosen {
-            self.count(*server, true, range);
+            self.add(*server, range);
         }
         chosen
     }
@@ -56,7 +70,7 @@ impl ReplicaCounts {
         id_rng: &mut IdRng,
         members: &[PeerId],
         spread: &[PeerId],
-        range: &[u8],
+        range: &TableRange,
     ) -> Option<PeerId> {
         let best = self.best(members, spread, range);
         match best.len() {
@@ -65,7 +79,7 @@ impl ReplicaCounts {
                 let first = id_rng.below(count);
                 let second = (first + 1 + id_rng.below(count - 1)) % count;
                 let [a, b] = [best[first], best[second]];
-                Some(if self.servers[&b].all < self.servers[&a].all { b } else { a })
+                Some(if self.servers[&b] < self.servers[&a] { b } else { a })
             }
         }
     }
@@ -76,16 +90,16 @@ impl ReplicaCounts {
 
     /// The servers with the fewest replicas, among those that are not in `members`. Compared in order: replicas of the
     /// tablet in their location, replicas of the range, replicas of the table.
-    fn best(&self, members: &[PeerId], spread: &[PeerId], range: &[u8]) -> Vec<PeerId> {
+    fn best(&self, members: &[PeerId], spread: &[PeerId], range: &TableRange) -> Vec<PeerId> {
+        let of_table = self.tables.get(&range.table);
         let mut best = Vec::new();
         let mut least = (usize::MAX, usize::MAX, usize::MAX);
-        for (server, load) in &self.servers {
-            if members.contains(server) {
-                continue;
-            }
+        for server in self.servers.keys().filter(|server| !members.contains(server)) {
             let location = self.location(*server);
             let in_location = spread.iter().filter(|other| self.location(**other) == location).count();
-            let weight = (in_location, load.of_range.get(range).copied().unwrap_or(0), load.of_table);
+            let load = of_table.and_then(|loads| loads.get(server));
+            let in_range = load.and_then(|load| load.of_range.get(&range.lower)).copied().unwrap_or(0);
+            let weight = (in_location, in_range, load.map_or(0, |load| load.all));
             if weight < least {
                 least = weight;
                 best.clear();
@@ -97,36 +111,33 @@ impl ReplicaCounts {
         best
     }
 
-    fn count(&mut self, server: PeerId, same_table: bool, range: &[u8]) {
-        let Some(load) = self.servers.get_mut(&server) else { return };
-        load.all += 1;
-        if same_table {
-            load.of_table += 1;
-            *load.of_range.entry(range.to_vec()).or_default() += 1;
+    pub(super) fn add(&mut self, server: PeerId, range: &TableRange) {
+        let Some(all) = self.servers.get_mut(&server) else { return };
+        *all += 1;
+        if let Some(loads) = self.tables.get_mut(&range.table) {
+            loads.entry(server).or_default().add(range);
+        }
+    }
+
+    pub(super) fn remove(&mut self, server: PeerId, range: &TableRange) {
+        let Some(all) = self.servers.get_mut(&server) else { return };
+        *all -= 1;
+        if let Some(load) = self.tables.get_mut(&range.table).and_then(|loads| loads.get_mut(&server)) {
+            load.remove(range);
         }
     }
 }
 
-impl Catalog {
-    /// Counts the replicas of the servers that can take replicas of `table` now.
-    pub(super) fn loads(&self, now: Instant, table: TableId) -> ReplicaCounts {
-        let mut loads = ReplicaCounts::default();
-        for (id, server) in &self.servers {
-            if let Some(location) = &server.location {
-                loads.locations.insert(*id, location.clone());
-            }
-            if self.can_take_replicas(now, *id) {
-                loads.servers.insert(*id, Load::default());
-            }
+impl TableLoad {
+    pub(super) fn add(&mut self, range: &TableRange) {
+        self.all += 1;
+        *self.of_range.entry(range.lower.clone()).or_default() += 1;
+    }
+
+    fn remove(&mut self, range: &TableRange) {
+        self.all -= 1;
+        if let Some(count) = self.of_range.get_mut(&range.lower) {
+            *count -= 1;
         }
-        for tablet in self.tablets.values().filter(|tablet| tablet.record.state.is_live()) {
-            let record = &tablet.record;
-            let same_table = record.table == table;
-            let range = if same_table { self.range_start(record) } else { Vec::new() };
-            for peer in &record.consensus.peers {
-                loads.count(peer.server, same_table, &range);
-            }
-        }
-        loads
     }
 }

@@ -18,7 +18,7 @@ impl Catalog {
         out: &mut CatalogEffects,
     ) {
         let id = report.tablet;
-        let Some(tablet) = self.tablets.get_mut(&id) else {
+        let Some(tablet) = self.tablets.get(&id) else {
             out.notes.push(CatalogNote::ReplicaUnknown { tablet: id, server });
             return;
         };
@@ -33,10 +33,9 @@ impl Catalog {
         let running = report.state == ReplicaState::Running;
         let known = tablet.record.consensus.clone();
         if let Some(reported) = &report.consensus {
-            let merged = merged(&known, reported);
+            let merged = merged(&known, reported, tablet.is_newer_config(server, &report));
             if merged != known {
-                tablet.record.consensus = merged;
-                self.dirty.insert(SystemRowKey::Tablet(id));
+                self.set_consensus(id, merged);
             }
         }
         let tablet = self.tablets.get_mut(&id).expect("found above");
@@ -53,6 +52,15 @@ impl Catalog {
         }
         self.compare_version(now, id, server, out);
         self.on_members_reported(now, id, server, &known, from_term, health, out);
+    }
+
+    /// Takes the merged state of a live tablet.
+    fn set_consensus(&mut self, id: TabletId, merged: ConsensusState) {
+        self.uncount(id);
+        let tablet = self.tablets.get_mut(&id).expect("the caller found it");
+        tablet.record.consensus = merged;
+        self.recount(id);
+        self.dirty.insert(SystemRowKey::Tablet(id));
     }
 
     /// Schedules the removal of a replica of a deleted tablet.
@@ -236,14 +244,14 @@ fn was_failed(tablet: &Tablet, server: PeerId) -> bool {
 }
 
 /// Merges a replica's report into the known state. The configuration and the leader are taken separately from the newer
-/// side: the configuration with the higher index, the leader of the higher term (of the same term, if none was known).
-/// A report that is older in both changes nothing, whenever it arrives.
+/// side: the newer configuration, the leader of the higher term (of the same term, if none was known). A report that is
+/// older in both changes nothing, whenever it arrives.
 ///
 /// A term without a leader is an election in progress: until it is won, clients get the previous leader. It redirects
 /// them or has failed, which they notice. Clients give up a tablet that is reported without a leader.
-fn merged(known: &ConsensusState, reported: &ConsensusState) -> ConsensusState {
+fn merged(known: &ConsensusState, reported: &ConsensusState, is_newer_config: bool) -> ConsensusState {
     let mut merged = known.clone();
-    if reported.config_index > known.config_index && !reported.peers.is_empty() {
+    if is_newer_config && !reported.peers.is_empty() {
         merged.config_index = reported.config_index;
         merged.peers.clone_from(&reported.peers);
     }
@@ -257,7 +265,8 @@ fn merged(known: &ConsensusState, reported: &ConsensusState) -> ConsensusState {
             peer.address.clone_from(&old.address);
         }
     }
-    let goes_back = merged.term < known.term || merged.config_index < known.config_index;
+    let config_goes_back = merged.config_index < known.config_index && !is_newer_config;
+    let goes_back = merged.term < known.term || config_goes_back;
     debug_assert!(!goes_back, "a tablet report must not move the state back, from {known:?} to {merged:?}");
     merged
 }

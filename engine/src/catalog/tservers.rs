@@ -8,7 +8,7 @@ use super::heartbeat::{
     Heartbeat, HeartbeatReply, TabletReport, Tserver, TserverContact, TserverRegistration,
 };
 use super::record::{HostPort, ServerRecord, SystemRowKey};
-use super::{Catalog, CatalogEffects, CatalogNote};
+use super::{Catalog, CatalogEffects, CatalogNote, Tablet};
 use crate::error::Error;
 use crate::ids::{PeerId, TabletId};
 use crate::time::{ClockReading, Instant};
@@ -210,10 +210,22 @@ impl Catalog {
         for tablet in self.tablets.values_mut() {
             tablet.replicas.remove(&server);
         }
+        self.forget_doomed(now, server);
         if self.server_records.remove(&server).is_some() {
             self.dirty.insert(SystemRowKey::Server(server));
         }
         Ok(CommandReply::Done)
+    }
+
+    /// Counts the replicas of deleted tablets on an unregistered server as removed: no confirmation is awaited from a
+    /// server that is gone. If it returns before the records expire, its replicas are deleted after its report.
+    fn forget_doomed(&mut self, now: ClockReading, server: PeerId) {
+        let is_doomed = |tablet: &Tablet| tablet.record.doomed.contains(&server);
+        let doomed = self.tablets.iter().filter(|(_, tablet)| is_doomed(tablet));
+        let doomed: Vec<TabletId> = doomed.map(|(id, _)| *id).collect();
+        for id in doomed {
+            self.replica_gone(now, id, server);
+        }
     }
 }
 

@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use super::heartbeat::{ReplicaState, ReportedDataState, ReportedTablet};
 use super::membership::{MembershipChange, PendingRepair, ReportedHealth};
+use super::placement::TableRange;
 use super::record::{ConsensusState, PeerRecord, TabletLifecycle};
 use super::task_queue::{TaskKey, TaskKind};
 use super::{Catalog, CatalogEffects, CatalogNote, Tablet};
@@ -199,8 +200,7 @@ impl Catalog {
             return;
         }
         let is_old = |replica: &ReportedTablet| {
-            let index = replica.consensus.as_ref().map_or(-1, |consensus| consensus.config_index);
-            replica.data == ReportedDataState::Ready && index < consensus.config_index
+            replica.data == ReportedDataState::Ready && tablet.is_older_config(replica)
         };
         let reported = tablet.replicas.iter().filter(|(_, replica)| is_old(replica)).map(|(id, _)| *id);
         let mut evicted: Vec<PeerId> = before.iter().map(|peer| peer.server).chain(reported).collect();
@@ -326,8 +326,15 @@ impl Catalog {
             !peer.replace && !health.is_failed()
         };
         let staying: Vec<PeerId> = peers.iter().filter(stays).map(|peer| peer.server).collect();
-        let range = self.range_start(&tablet.record);
-        let loads = self.loads(now.mono, tablet.record.table);
+        let (table, range) = (tablet.record.table, TableRange::of(&tablet.record));
+        let is_candidate =
+            |server: &PeerId| !all.contains(server) && self.can_take_replicas(now.mono, *server);
+        // Order: the replicas are counted only if there is a server, because this is repeated every second.
+        if !self.servers.keys().any(is_candidate) {
+            return None;
+        }
+        self.count_replicas(now.mono, table);
+        let loads = self.loads.as_ref().expect("just counted");
         // Servers where an older replica is being removed are avoided: the deletion may hit the new replica, which
         // would be copied twice.
         let is_cleared = |server: &PeerId| {
