@@ -5,11 +5,14 @@
     reason = "the test observes the servers from outside"
 )]
 
+#[path = "common/credentials.rs"]
+mod credentials;
+
 use std::net::SocketAddr;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use credentials::{jwt, write_authority, write_certificate, write_files};
 use engine::schema::DataType;
 use node::server::cluster::{Cluster, ClusterConfig};
 use node::server::flags::Flags;
@@ -21,8 +24,13 @@ use nyala_client::{Client, ClientConfig, ErrorKind};
 use nyala_common::env::Env;
 use nyala_common::env::os::{OsEnv, OsOptions};
 use nyala_common::rpc::client::{CallOptions, ClientConnection, RpcError};
+use nyala_common::security::tls::{certificates_from_pem, draw_key};
 use nyala_common::security::{ClientSecurity, ClientSecurityOptions, RpcCaller, TlsCredentials, TlsSettings};
-use nyala_proto::kudu::master::{ConnectToMasterRequestPb, ConnectToMasterResponsePb};
+use nyala_proto::kudu::NodeInstancePb;
+use nyala_proto::kudu::master::{
+    AddMasterRequestPb, AddMasterResponsePb, ConnectToMasterRequestPb, ConnectToMasterResponsePb,
+    TsHeartbeatRequestPb, TsHeartbeatResponsePb, TsToMasterCommonPb,
+};
 use nyala_proto::kudu::security::SignedTokenPb;
 use nyala_proto::kudu::server::{
     GetFlagsRequestPb, GetFlagsResponsePb, GetStatusRequestPb, GetStatusResponsePb,
@@ -101,9 +109,19 @@ impl World {
         service: &str,
         method: &str,
     ) -> Result<Resp, RpcError> {
+        self.request(connection, service, method, &Req::default()).await
+    }
+
+    async fn request<Req: prost::Message, Resp: prost::Message + Default>(
+        &self,
+        connection: &ClientConnection,
+        service: &str,
+        method: &str,
+        request: &Req,
+    ) -> Result<Resp, RpcError> {
         let deadline = self.env.now().mono.after(Duration::from_secs(10));
-        let (options, request) = (CallOptions::default(), Req::default());
-        let call = connection.call(service, method, &request, deadline, &options);
+        let options = CallOptions::default();
+        let call = connection.call(service, method, request, deadline, &options);
         call.await.map(|response| response.message)
     }
 
@@ -154,6 +172,24 @@ async fn no_superuser(world: &World, user: &RpcCaller) {
         flags.expect_err("ann is no superuser").to_string(),
         "ERROR_APPLICATION: Not authorized: unauthorized access to method: GetFlags"
     );
+}
+
+/// A new master gets the cluster's keys, so a user of the cluster cannot name one.
+async fn only_superusers_and_servers_add_masters(world: &World) {
+    let refusal = "ERROR_APPLICATION: Not authorized: unauthorized access to method: AddMaster";
+    let service = world.env.disks.process_user().expect("a user");
+    for (user, allowed) in [("ann", false), ("root-of-test", true), (service.as_str(), true)] {
+        let (caller, _) = world.secure(user);
+        let connection = world.connect(world.leader(), &caller).await.expect("TLS");
+        let added = world.call::<AddMasterRequestPb, AddMasterResponsePb>(&connection, MASTER, "AddMaster");
+        match added.await {
+            Ok(response) => {
+                let error = response.error.and_then(|error| error.status.message).unwrap_or_default();
+                assert!(allowed && error.contains("does not say which master to add"), "{user}: {error}");
+            }
+            Err(error) => assert_eq!((allowed, error.to_string().as_str()), (false, refusal), "{user}"),
+        }
+    }
 }
 
 async fn forged_token_is_refused(
@@ -229,6 +265,7 @@ async fn a_cluster_that_requires_encryption_uses_its_own_ca_and_tokens() {
     security.set_token(token.clone());
     accepted_by_all(&world, &mallory).await;
     no_superuser(&world, &mallory).await;
+    only_superusers_and_servers_add_masters(&world).await;
     forged_token_is_refused(&world, &mallory, &security, &token).await;
 
     // The CA and the token keys survive a restart of all servers.
@@ -241,52 +278,46 @@ async fn a_cluster_that_requires_encryption_uses_its_own_ca_and_tokens() {
     world.cluster.shutdown().await;
 }
 
-/// Returns the PEM form of some bytes.
-fn pem(label: &str, der: &[u8]) -> String {
-    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    let mut text = String::new();
-    for (index, chunk) in der.chunks(3).enumerate() {
-        let bytes = [chunk[0], *chunk.get(1).unwrap_or(&0), *chunk.get(2).unwrap_or(&0)];
-        let bits = u32::from_be_bytes([0, bytes[0], bytes[1], bytes[2]]);
-        let digit = |at: usize| char::from(DIGITS[(bits >> (18 - 6 * at)) as usize & 63]);
-        text.extend((0..4).map(|at| if at <= chunk.len() { digit(at) } else { '=' }));
-        text.push_str(if index % 16 == 15 { "\n" } else { "" });
-    }
-    format!("-----BEGIN {label}-----\n{text}\n-----END {label}-----\n")
+/// Returns the caller of a server with these flags.
+fn server_caller(env: &Env, settings: &[(&str, &str)]) -> RpcCaller {
+    let flags = Flags::new();
+    settings.iter().for_each(|(name, value)| flags.set(name, value).expect(name));
+    let settings = security::settings(env, &flags).expect("sound settings");
+    ServerIdentity::new(env, Some(&settings), "localhost").expect("an identity").caller("kudu")
 }
 
-/// Writes a CA, a server's certificate that names the user `kudu`, and a key set with one secret.
-fn write_files(dir: &Path) -> jsonwebtoken::EncodingKey {
-    let ca_key = rcgen::KeyPair::generate().expect("a key");
-    let mut ca = rcgen::CertificateParams::default();
-    ca.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
-    let ca_pem = pem("CERTIFICATE", ca.self_signed(&ca_key).expect("a CA").der());
-    let key = rcgen::KeyPair::generate().expect("a key");
-    let mut params = rcgen::CertificateParams::new(vec!["localhost".to_string()]).expect("a name");
-    params.distinguished_name = rcgen::DistinguishedName::new();
-    params
-        .distinguished_name
-        .push(rcgen::DnType::CustomDnType(vec![0, 9, 2342, 19_200_300, 100, 1, 1]), "kudu");
-    params.extended_key_usages =
-        vec![rcgen::ExtendedKeyUsagePurpose::ServerAuth, rcgen::ExtendedKeyUsagePurpose::ClientAuth];
-    let issuer = rcgen::Issuer::from_params(&ca, &ca_key);
-    let certificate = params.signed_by(&key, &issuer).expect("a certificate");
-    let keys = r#"{"keys":[{"kty":"oct","kid":"1","alg":"HS256","k":"YSBzZWNyZXQ"}]}"#;
-    for (name, text) in [
-        ("ca.pem", ca_pem.as_str()),
-        ("cert.pem", &pem("CERTIFICATE", certificate.der())),
-        ("key.pem", &pem("PRIVATE KEY", &key.serialize_der())),
-        ("jwks.json", keys),
-    ] {
-        std::fs::write(dir.join(name), text).expect("a file");
-    }
-    jsonwebtoken::EncodingKey::from_secret(b"a secret")
+/// Returns the certificate that the leading master gives a tablet server that calls as `caller` and acts as `kudu`.
+async fn signed_certificate(world: &World, caller: &RpcCaller) -> Option<Vec<u8>> {
+    let connection = world.connect(world.leader(), caller).await.expect("a server");
+    let permanent_uuid = "0123456789abcdef0123456789abcdef".into();
+    let ts_instance = NodeInstancePb { permanent_uuid, instance_seqno: 1 };
+    let request = TsHeartbeatRequestPb {
+        common: TsToMasterCommonPb { ts_instance },
+        csr_der: Some(draw_key(&world.env).request("kudu", Some("host")).expect("a request").into()),
+        ..TsHeartbeatRequestPb::default()
+    };
+    let reply = world.request(&connection, MASTER, "TSHeartbeat", &request).await;
+    let reply: TsHeartbeatResponsePb = reply.expect("a heartbeat is served");
+    assert_eq!((reply.leader_master, reply.error), (Some(true), None));
+    reply.signed_cert_der.map(|der| der.to_vec())
 }
 
-fn jwt(key: &jsonwebtoken::EncodingKey, subject: &str) -> SecretText {
-    let header = jsonwebtoken::Header { kid: Some("1".to_string()), ..jsonwebtoken::Header::default() };
-    let claims = serde_json::json!({ "sub": subject });
-    SecretText::new(jsonwebtoken::encode(&header, &claims, key).expect("a token"))
+/// A JSON Web Token that proves the servers' user gets no certificate, which would prove it for years.
+async fn only_lasting_proofs_get_certificates(
+    world: &World,
+    settings: &[(&str, &str)],
+    pem: &[u8],
+    jwt: SecretText,
+) {
+    let tls = TlsCredentials::new(&world.env, TlsSettings::default()).expect("credentials");
+    let authorities = certificates_from_pem(pem, "CA certificates").expect("a CA");
+    authorities.into_iter().for_each(|der| tls.trust(der).expect("a CA"));
+    let options =
+        ClientSecurityOptions { verify_server: true, jwt: Some(jwt), ..ClientSecurityOptions::default() };
+    let bearer = RpcCaller::secure("kudu", Arc::new(ClientSecurity::new(tls, options)));
+    assert_eq!(signed_certificate(world, &bearer).await, None);
+    let server = server_caller(&world.env, settings);
+    assert!(signed_certificate(world, &server).await.is_some(), "a certificate is a lasting proof");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -333,6 +364,7 @@ async fn a_cluster_that_requires_authentication_believes_certificates_and_json_w
     let trusting = SecurityConfig { ca_certificates: Some(other_ca), ..proved(jwt(&key, "ann")) };
     let unverified = world.refusal("ann", trusting).await;
     assert!(unverified.contains("invalid peer certificate"), "{unverified}");
+    only_lasting_proofs_get_certificates(&world, &settings, &pem, jwt(&key, "kudu")).await;
     drop((ann, alias));
     world.restart().await;
     let ann = world.client("ann", proved(jwt(&key, "ann"))).await;
@@ -341,12 +373,13 @@ async fn a_cluster_that_requires_authentication_believes_certificates_and_json_w
 }
 
 /// A server calls only those that meet the demands on its own callers: a process in the place of a server that speaks
-/// plain text, or takes a name for a proof, gets no heartbeat and no log entry.
+/// plain text, takes a name for a proof, or has a certificate of another user, gets no heartbeat and no log entry.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_calls_only_servers_that_meet_its_own_demands() {
     let mut plain = World::start(&[("rpc_encryption", "disabled"), ("rpc_authentication", "disabled")]).await;
     let files = tempfile::tempdir().expect("a temporary directory");
-    write_files(files.path());
+    let authority = write_authority(files.path());
+    write_certificate(files.path(), &authority, Some("kudu"));
     let path = |name: &str| files.path().join(name).to_str().expect("UTF-8").to_string();
     let (certificate, key, ca) = (path("cert.pem"), path("key.pem"), path("ca.pem"));
     let encrypts = [("rpc_encryption", "required"), ("rpc_encrypt_loopback_connections", "true")];
@@ -360,15 +393,28 @@ async fn a_server_calls_only_servers_that_meet_its_own_demands() {
         (&encrypts[..], "server does not support required TLS encryption"),
         (&authenticates, "client requires authentication, but server does not have Kerberos enabled"),
     ] {
-        let flags = Flags::new();
-        settings.iter().for_each(|(name, value)| flags.set(name, value).expect(name));
-        let settings = security::settings(&plain.env, &flags).expect("sound settings");
-        let identity = ServerIdentity::new(&plain.env, Some(&settings), "localhost").expect("an identity");
-        let refused = plain.connect(plain.leader(), identity.caller("kudu")).await.err();
+        let refused = plain.connect(plain.leader(), server_caller(&plain.env, settings)).await.err();
         let refused = refused.expect("it must not talk to this server").to_string();
         assert!(refused.contains(refusal), "{refused}");
     }
     plain.cluster.shutdown().await;
+    for (user, found) in [(Some("ann"), "found user \"ann\", expected \"kudu\""), (None, "found no user")] {
+        let files = tempfile::tempdir().expect("a temporary directory");
+        write_certificate(files.path(), &authority, user);
+        let path = |name: &str| files.path().join(name).to_str().expect("UTF-8").to_string();
+        let mut listener = World::start(&[
+            ("rpc_certificate_file", &path("cert.pem")),
+            ("rpc_private_key_file", &path("key.pem")),
+            ("rpc_ca_certificate_file", &ca),
+        ])
+        .await;
+        let caller = server_caller(&listener.env, &authenticates);
+        let refused = listener.connect(listener.leader(), caller).await.err();
+        let refused = refused.expect("it is no server of the caller's cluster").to_string();
+        assert!(refused.contains("does not name the user that servers act as"), "{refused}");
+        assert!(refused.contains(found), "{refused}");
+        listener.cluster.shutdown().await;
+    }
 }
 
 #[tokio::test]

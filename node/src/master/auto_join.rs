@@ -10,7 +10,8 @@ use engine::raft::Peer;
 
 use super::service::MASTER_SERVICE;
 use nyala_common::env::Env;
-use nyala_common::rpc::client::{CallOptions, Proxy};
+use nyala_common::rpc::RpcErrorCodePb;
+use nyala_common::rpc::client::{CallOptions, Proxy, RpcError};
 use nyala_common::security::RpcCaller;
 use nyala_proto::kudu::HostPortPb;
 use nyala_proto::kudu::master::master_error_pb::Code;
@@ -38,14 +39,22 @@ pub(super) async fn auto_join(env: &Env, caller: &RpcCaller, me: &Peer, masters:
     }
 }
 
-/// Asks the master at `address` to add this one. Returns the leader's error; `None` if it agrees or does not lead.
+/// Asks the master at `address` to add this one. Returns the leader's error; `None` if it agrees, does not lead, or
+/// cannot be reached.
 async fn ask(env: &Env, caller: &RpcCaller, me: &Peer, address: &str) -> Option<String> {
     let proxy = Proxy::new(env.clone(), address, caller);
     let rpc_addr = HostPortPb { host: me.host.clone(), port: u32::from(me.port) };
     let request = AddMasterRequestPb { rpc_addr: Some(rpc_addr) };
     let until = env.now().mono.after(ASK_TIMEOUT);
     let result = proxy.call(MASTER_SERVICE, "AddMaster", &request, until, CallOptions::default()).await;
-    let response: AddMasterResponsePb = result.ok()?.message;
+    let response: AddMasterResponsePb = match result {
+        Ok(response) => response.message,
+        // The access lists refuse the user that this master acts as.
+        Err(RpcError::Remote { code: RpcErrorCodePb::ErrorApplication, message, .. }) => {
+            return Some(message);
+        }
+        Err(_) => return None,
+    };
     let Some(error) = response.error else {
         tracing::info!(leader = %address, "this master was added to the masters' configuration");
         return None;

@@ -161,7 +161,7 @@ impl MasterService {
     ) -> Result<TsHeartbeatResponsePb> {
         check_replica_management(&request)?;
         let heartbeat = proto::heartbeat(&request).map_err(invalid)?;
-        let (server, registers) = (heartbeat.server, heartbeat.registration.is_some());
+        let server = heartbeat.server;
         let received = self.env.now().wall.micros;
         let offset = request.nyala_state.as_ref().and_then(|state| ClockOffset::of(state, received));
         let clock = self.admission.check_clock(server, offset, self.config.max_clock_ahead_us);
@@ -172,8 +172,9 @@ impl MasterService {
                 response
             }
             Err(error) => {
-                if !registers && let Ok(catalog) = self.leadership.catalog() {
-                    // Its replicas stay, and it gets no more of them.
+                if let Ok(catalog) = self.leadership.catalog() {
+                    // Its replicas stay, and it gets no more of them. It lives, though it registers in each heartbeat
+                    // because the last one was refused. A run that the catalog does not know is not registered by this.
                     let wrong =
                         Heartbeat { takes_replicas: false, ..Heartbeat::of(server, heartbeat.instance) };
                     catalog.heartbeat(wrong).await.map_err(|error| unavailable(&error))?;
@@ -203,7 +204,7 @@ impl MasterService {
         if !response.leader_master() || response.error.is_some() {
             return Ok(());
         }
-        if let Some(csr) = &request.csr_der {
+        if let Some(csr) = request.csr_der.as_ref().filter(|_| self.may_certify(call)) {
             let certificate = self.secrets.sign_request(csr, &call.user).map_err(invalid)?;
             response.signed_cert_der = Some(certificate.into());
             response.ca_cert_der = self.identity.trusted().into_iter().map(Into::into).collect();
@@ -212,6 +213,20 @@ impl MasterService {
             response.tsks = self.secrets.public_keys(known);
         }
         Ok(())
+    }
+
+    /// Returns true if the caller's proof is good enough for a certificate. The heartbeat is served without one, too: a
+    /// server that has a certificate keeps it.
+    fn may_certify(&self, call: &Call) -> bool {
+        let required = self.identity.settings().is_some_and(|settings| settings.peers.authentication);
+        let allowed = call.peer.can_get_certificate(required);
+        if !allowed {
+            let reason = "a certificate is signed only for a server with a ticket or a certificate";
+            call.note_denied(reason);
+            let (user, authn, remote) = (call.user.escape_debug(), call.peer.method, call.remote);
+            tracing::warn!(%user, ?authn, %remote, "no certificate for a heartbeat: {reason}");
+        }
+        allowed
     }
 
     /// Processes the heartbeat of a server whose clock is right.

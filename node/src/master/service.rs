@@ -14,16 +14,19 @@ use super::audit_subject;
 use super::authz::{Authorizer, TableQuestion};
 use super::catalog_loop::CatalogHandle;
 use super::history_holds::HistoryHolds;
+use super::known_masters::KnownMasters;
 use super::known_tservers::KnownTservers;
 use super::leadership::{CatalogUnavailable, LeadershipHandle, absent};
 use super::location_resolver::LocationResolver;
 use super::proto::{id, refusal_to_pb, table_ref};
+use super::request_limits;
 use super::secrets::MasterSecrets;
 use crate::hosting::replica::ReplicaHandle;
 use crate::server::ServerStatus;
 use crate::server::flags::Flags;
 use crate::server::security::ServerIdentity;
 use nyala_common::env::{BoxFuture, Env};
+use nyala_common::rpc::request_limits::RequestLimits;
 use nyala_common::rpc::{Call, MethodInfo, Reply, Service};
 use nyala_common::security::RpcCaller;
 use nyala_common::security::acl::MethodRole;
@@ -52,6 +55,7 @@ pub(super) struct MasterService {
     pub(super) status: Arc<ServerStatus>,
     pub(super) leadership: Arc<LeadershipHandle>,
     pub(super) known_tservers: Arc<KnownTservers>,
+    pub(super) known_masters: KnownMasters,
     pub(super) admission: Arc<TserverAdmission>,
     /// Replica of the system tablet; empty until it is open.
     pub(super) opened: Arc<OnceLock<ReplicaHandle>>,
@@ -114,7 +118,8 @@ pub(super) fn unavailable(error: &Error) -> MasterErrorReply {
 
 service_methods! {
     fn dispatch(service: MasterService, call) of METHODS;
-    "AddMaster" { role: MethodRole::ClientOrService, audited: true, tracked: false, required: &[] } =>
+    // Kudu lets every user call it. But a new master gets the cluster's keys.
+    "AddMaster" { role: MethodRole::SuperuserOrService, audited: true, tracked: false, required: &[] } =>
         reply(service.add_master(call.decode()?).await),
     "AlterTable" { role: MethodRole::ClientOrService, audited: true, tracked: false, required: &[1] } =>
         service.alter_table(&call, call.decode()?).await,
@@ -179,6 +184,10 @@ impl Service for MasterService {
 
     fn methods(&self) -> &'static [MethodInfo] {
         METHODS
+    }
+
+    fn request_limits(&self, method: &str) -> RequestLimits {
+        request_limits::of(method)
     }
 
     fn subject(&self, method: &str, body: &Bytes) -> Option<String> {

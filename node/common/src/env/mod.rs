@@ -10,7 +10,9 @@
 //! ```
 
 mod blocking_disk;
+mod child_program;
 pub mod conformance;
+mod control_group;
 #[cfg(feature = "kerberos")]
 mod gssapi;
 pub mod kerberos;
@@ -23,6 +25,7 @@ pub mod os;
 mod os_stream;
 #[cfg(any(test, feature = "testing"))]
 pub mod partitionable_net;
+pub mod permissions;
 mod process_stats;
 #[cfg(feature = "pprof")]
 mod profiler;
@@ -92,12 +95,17 @@ pub trait Disks: Send + Sync {
     fn open(&self, dir: &str) -> io::Result<Arc<dyn Disk>>;
     /// Reads a file outside any disk: a configuration or an import.
     fn read_file(&self, path: &str) -> io::Result<Vec<u8>>;
+    /// Returns the permissions of a file outside any disk, as `chmod` takes them; `None` where files have none. Only
+    /// the real environment has other users.
+    fn file_mode(&self, _path: &str) -> io::Result<Option<u32>> {
+        Ok(None)
+    }
     /// Returns the name of the user whose process this is. Only the real environment has several.
     fn process_user(&self) -> io::Result<String> {
         Ok("nyala".to_string())
     }
-    /// Runs a program and returns its standard output if it exits with status 0. Only the real environment supports
-    /// programs.
+    /// Runs a program and returns its standard output if it exits with status 0 within ten seconds. Only the real
+    /// environment supports programs.
     fn program_output(&self, program: &str, _arguments: &[String]) -> io::Result<Vec<u8>> {
         Err(io::Error::new(io::ErrorKind::NotFound, format!("program {program} does not exist")))
     }
@@ -120,6 +128,10 @@ pub trait Net: Send + Sync {
     }
     /// Returns the addresses of a `host:port` in a stable order.
     fn resolve<'a>(&'a self, host_port: &'a str) -> BoxFuture<'a, io::Result<Vec<SocketAddr>>>;
+    /// Returns the name of this host, by which others may know it. Only the real environment has one.
+    fn host_name(&self) -> io::Result<String> {
+        Err(io::Error::new(io::ErrorKind::Unsupported, "hosts of this network have no names"))
+    }
     /// Returns the host's Kerberos; `None` in a program that was built without it.
     fn kerberos(&self) -> Option<Arc<dyn Kerberos>> {
         None

@@ -1,7 +1,8 @@
 //! The real environment: tokio's clock, sockets and tasks, the operating system's disks, entropy.
 //!
-//! Invariant: no other module of this crate names `tokio::{net, time, fs, spawn, task}` or reads a clock, except
-//! `blocking_disk`, `late_task` and `short_syncs`.
+//! Invariant: no other module of this crate names `tokio::{net, time, fs, spawn, task}`, starts a thread or reads a
+//! clock, except `blocking_disk`, `child_program`, `late_task` and `short_syncs`. No other one names `std::fs`, except
+//! `control_group`, `gssapi` and `permissions`.
 
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "this file is the real world")]
 
@@ -23,8 +24,11 @@ use tokio::net::{TcpListener, TcpSocket, TcpStream, UdpSocket};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::blocking_disk::BlockingDisk;
+use super::child_program;
+use super::control_group;
 use super::late_task;
 use super::os_stream::OsStream;
+use super::permissions;
 #[cfg(feature = "pprof")]
 use super::profiler::RunningProfile;
 use super::task_registry::{Marked, TaskRegistry, TaskStats, WaitMark, marked_work};
@@ -62,7 +66,8 @@ impl Default for OsOptions {
 pub struct OsEnv;
 
 impl OsEnv {
-    /// Builds the environment. Must be called inside a tokio runtime with time and IO. Fails without entropy.
+    /// Builds the environment. Must be called inside a tokio runtime with time and IO, which runs its tasks. Fails
+    /// without entropy.
     #[allow(clippy::new_ret_no_self)]
     pub fn new(options: &OsOptions) -> io::Result<Env> {
         let limit = options.memory_limit_bytes.unwrap_or_else(|| memory_bytes() / 5 * 4);
@@ -72,7 +77,7 @@ impl OsEnv {
         Ok(Env {
             clock: clock.clone(),
             disks: Arc::new(OsDisks),
-            tasks: Arc::new(OsTasks { registry: clock.registry() }),
+            tasks: Arc::new(OsTasks { registry: clock.registry(), runtime: Handle::try_current().ok() }),
             net: Arc::new(OsNet { clock }),
             memory: Arc::new(OsMemory { limit }),
             rng: Arc::new(OsRng { rng: Mutex::new(ChaCha12Rng::from_seed(seed)) }),
@@ -181,17 +186,16 @@ impl Disks for OsDisks {
         std::fs::read(path)
     }
 
+    fn file_mode(&self, path: &str) -> io::Result<Option<u32>> {
+        permissions::file_mode(path).map(Some)
+    }
+
     fn process_user(&self) -> io::Result<String> {
         user_name()
     }
 
     fn program_output(&self, program: &str, arguments: &[String]) -> io::Result<Vec<u8>> {
-        let output = std::process::Command::new(program).args(arguments).output()?;
-        if output.status.success() {
-            return Ok(output.stdout);
-        }
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        Err(io::Error::other(format!("{program} ended with {}: {}", output.status, stderr.trim())))
+        child_program::output(program, arguments)
     }
 }
 
@@ -274,10 +278,29 @@ impl Net for OsNet {
         })
     }
 
+    fn host_name(&self) -> io::Result<String> {
+        host_name()
+    }
+
     #[cfg(feature = "kerberos")]
     fn kerberos(&self) -> Option<Arc<dyn super::kerberos::Kerberos>> {
         Some(Arc::new(super::gssapi::OsKerberos))
     }
+}
+
+/// Bytes for the name of a host; Linux allows 64.
+const HOST_NAME_BYTES: usize = 256;
+
+/// Returns the name of this host, as `hostname` prints it.
+fn host_name() -> io::Result<String> {
+    let mut bytes = [0u8; HOST_NAME_BYTES];
+    // SAFETY: the pointer is that of a live, writable buffer, and the length is its own without the last byte, a zero.
+    let status = unsafe { libc::gethostname(bytes.as_mut_ptr().cast(), bytes.len() - 1) };
+    if status != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let name = std::ffi::CStr::from_bytes_until_nul(&bytes).map_err(io::Error::other)?;
+    Ok(name.to_string_lossy().into_owned())
 }
 
 fn to_stream(stream: TcpStream) -> io::Result<Stream> {
@@ -319,6 +342,8 @@ impl Listener for OsListener {
 
 struct OsTasks {
     registry: Arc<TaskRegistry>,
+    /// The runtime in which the environment was built. A destructor that spawns may run outside of any.
+    runtime: Option<Handle>,
 }
 
 struct OsTask(tokio::task::JoinHandle<()>);
@@ -335,7 +360,11 @@ impl TaskHandle for OsTask {
 
 impl Tasks for OsTasks {
     fn spawn(&self, name: &'static str, future: BoxFuture<'static, ()>) -> Box<dyn TaskHandle> {
-        Box::new(OsTask(tokio::spawn(self.registry.register(name, future))))
+        let task = self.registry.register(name, future);
+        Box::new(OsTask(match &self.runtime {
+            Some(runtime) => runtime.spawn(task),
+            None => tokio::spawn(task),
+        }))
     }
 
     fn begin(&self, name: &'static str, future: BoxFuture<'static, ()>) {
@@ -416,10 +445,9 @@ impl MemoryBudget for OsMemory {
     }
 }
 
-/// Returns the memory available to this process in bytes: the smaller of the machine's and its control group's.
+/// Returns the memory available to this process in bytes: the smaller of the machine's and its control groups'.
 fn memory_bytes() -> u64 {
-    let groups = ["/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"];
-    let group = groups.iter().find_map(|path| std::fs::read_to_string(path).ok()?.trim().parse().ok());
+    let group = control_group::memory_limit(Path::new("/"));
     let machine = std::fs::read_to_string("/proc/meminfo").ok().and_then(|text| total_in_meminfo(&text));
     machine.unwrap_or(FALLBACK_BYTES).min(group.unwrap_or(u64::MAX))
 }
@@ -502,6 +530,15 @@ mod tests {
     #[tokio::test]
     async fn conforms_with_one_thread() {
         conforms().await;
+    }
+
+    #[test]
+    fn a_task_that_is_spawned_outside_of_a_runtime_runs_in_that_of_the_environment() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let env = runtime.block_on(async { OsEnv::new(&OsOptions::default()) }).expect("an environment");
+        let (done, is_done) = tokio::sync::oneshot::channel();
+        env.spawn("late", async move { done.send(7).expect("the test waits") });
+        assert_eq!(runtime.block_on(is_done), Ok(7));
     }
 
     #[tokio::test]

@@ -10,6 +10,7 @@ use std::time::Duration;
 use engine::disk::Disk;
 use engine::disk::mem::MemDisk;
 use engine::time::{ClockReading, Instant, WallTime};
+use tokio::sync::Semaphore;
 
 use super::os::{OsEnv, OsOptions};
 use super::partitionable_net::PartitionableNet;
@@ -70,6 +71,50 @@ impl Tasks for CountedTasks {
     fn spawn(&self, name: &'static str, future: BoxFuture<'static, ()>) -> Box<dyn TaskHandle> {
         self.started.fetch_add(u64::from(name == self.name), Ordering::Relaxed);
         self.inner.spawn(name, future)
+    }
+
+    fn run<'a>(&'a self, work: &'a mut (dyn FnMut() + Send)) -> BoxFuture<'a, ()> {
+        self.inner.run(work)
+    }
+
+    fn run_brief<'a>(&'a self, work: &'a mut (dyn FnMut() + Send)) -> BoxFuture<'a, ()> {
+        self.inner.run_brief(work)
+    }
+}
+
+/// Tasks of an environment that hold those with one name until they are released.
+pub struct HeldTasks {
+    inner: Arc<dyn Tasks>,
+    name: &'static str,
+    released: Arc<Semaphore>,
+}
+
+impl HeldTasks {
+    /// Replaces the tasks of `env` by tasks that hold those named `name`.
+    pub fn install(env: &mut Env, name: &'static str) -> Arc<HeldTasks> {
+        let released = Arc::new(Semaphore::new(0));
+        let tasks = Arc::new(HeldTasks { inner: env.tasks.clone(), name, released });
+        env.tasks = tasks.clone();
+        tasks
+    }
+
+    /// Releases the task that has waited longest.
+    pub fn release_one(&self) {
+        self.released.add_permits(1);
+    }
+}
+
+impl Tasks for HeldTasks {
+    fn spawn(&self, name: &'static str, future: BoxFuture<'static, ()>) -> Box<dyn TaskHandle> {
+        if name != self.name {
+            return self.inner.spawn(name, future);
+        }
+        let released = self.released.clone();
+        let held = async move {
+            released.acquire().await.expect("it is never closed").forget();
+            future.await;
+        };
+        self.inner.spawn(name, Box::pin(held))
     }
 
     fn run<'a>(&'a self, work: &'a mut (dyn FnMut() + Send)) -> BoxFuture<'a, ()> {

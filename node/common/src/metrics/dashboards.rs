@@ -1,6 +1,8 @@
 //! Grafana's dashboards, made from the table of metrics: overview, server, tables.
 //!
-//! A counter is shown as its rate, a gauge as it is, a distribution as its 99th percentile.
+//! A counter is shown as its rate, a gauge as it is. A distribution is shown by the values of the last minutes, because
+//! one since the start would hide a change: nyala's own as its 99th percentile, Kudu's, which have no buckets, as the
+//! mean.
 
 use serde_json::{Value, json};
 
@@ -94,7 +96,7 @@ fn panel(at: usize, def: &MetricDef) -> Value {
         "id": at + 1,
         "type": "timeseries",
         "title": def.help.trim_end_matches('.'),
-        "description": format!("{} ({})", def.name, def.unit),
+        "description": format!("{} ({}{})", def.name, def.unit, statistic(def)),
         "datasource": { "type": "prometheus", "uid": "${datasource}" },
         "gridPos": { "x": at % COLUMNS * WIDTH, "y": at / COLUMNS * HEIGHT, "w": WIDTH, "h": HEIGHT },
         "fieldConfig": { "defaults": { "unit": unit(def), "min": 0 }, "overrides": [] },
@@ -107,10 +109,19 @@ pub fn expression(def: &MetricDef, name: &str) -> String {
     match (def.kind, def.own) {
         (MetricKind::Counter, _) => format!("rate({name}[5m])"),
         (MetricKind::Gauge, _) => name.to_owned(),
-        (MetricKind::Histogram, false) => format!("{name}{{quantile=\"0.99\"}}"),
+        (MetricKind::Histogram, false) => format!("rate({name}_sum[5m]) / rate({name}_count[5m])"),
         (MetricKind::Histogram, true) => {
             format!("histogram_quantile(0.99, sum by (le, instance) (rate({name}_bucket[5m])))")
         }
+    }
+}
+
+/// Returns the statistic of a distribution that a panel shows.
+fn statistic(def: &MetricDef) -> &'static str {
+    match (def.kind, def.own) {
+        (MetricKind::Histogram, false) => ", mean of 5 minutes",
+        (MetricKind::Histogram, true) => ", 99th percentile of 5 minutes",
+        _ => "",
     }
 }
 

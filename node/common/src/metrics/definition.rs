@@ -39,6 +39,16 @@ impl MetricKind {
     }
 }
 
+/// Merging of a metric's numbers when entities are merged, for example the tablets of a table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MergeKind {
+    Sum,
+    /// A lag or a level: a sum would grow with the number of tablets.
+    Max,
+    /// The time since the latest of something.
+    Min,
+}
+
 /// Importance of a metric, as in Kudu: `Warn` metrics point at trouble, `Debug` ones are for developers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum MetricLevel {
@@ -74,6 +84,7 @@ pub struct MetricDef {
     /// Unit as Kudu names it: `rows`, `bytes`, `microseconds`, …
     pub unit: &'static str,
     pub level: MetricLevel,
+    pub merge: MergeKind,
     pub help: &'static str,
     /// True if Kudu has no such metric; its name in Prometheus' text begins with `nyala_`.
     pub own: bool,

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::definition::MergeKind;
 use super::query::MergeRule;
 use super::snapshot::{Entity, MetricValue, Sample};
 
@@ -63,17 +64,29 @@ fn add(entity: &mut MergedEntity, samples: Vec<Sample>) {
                 && other.labels == sample.labels
         };
         match entity.samples.iter_mut().find(same) {
-            Some(other) => combine(&mut other.value, sample.value),
+            Some(other) => combine(sample.def.merge, &mut other.value, sample.value),
             None => entity.samples.push(sample),
         }
     }
 }
 
-/// Sums numbers, merges distributions and joins distinct texts, as Kudu does.
-fn combine(value: &mut MetricValue, more: MetricValue) {
+/// Merges numbers as their metric says, merges distributions, and joins distinct texts, as Kudu does.
+fn combine(kind: MergeKind, value: &mut MetricValue, more: MetricValue) {
     match (value, more) {
-        (MetricValue::Integer(value), MetricValue::Integer(more)) => *value = value.saturating_add(more),
-        (MetricValue::Real(value), MetricValue::Real(more)) => *value += more,
+        (MetricValue::Integer(value), MetricValue::Integer(more)) => {
+            *value = match kind {
+                MergeKind::Sum => value.saturating_add(more),
+                MergeKind::Max => more.max(*value),
+                MergeKind::Min => more.min(*value),
+            };
+        }
+        (MetricValue::Real(value), MetricValue::Real(more)) => {
+            *value = match kind {
+                MergeKind::Sum => *value + more,
+                MergeKind::Max => more.max(*value),
+                MergeKind::Min => more.min(*value),
+            };
+        }
         (MetricValue::Boolean(value), MetricValue::Boolean(more)) => *value |= more,
         (MetricValue::Distribution(value), MetricValue::Distribution(more)) => value.merge(&more),
         (MetricValue::Text(value), MetricValue::Text(more))
@@ -116,5 +129,26 @@ mod tests {
         assert_eq!((merged[0].merged_by, merged[1].merged_by), (None, Some("table_name")));
         let values: Vec<&MetricValue> = merged[1].samples.iter().map(|sample| &sample.value).collect();
         assert_eq!(values, [&MetricValue::Integer(12), &MetricValue::Text("RUNNING, FAILED".into())]);
+    }
+
+    /// A table that has a hundred tablets on a server is not further behind than each of them.
+    #[test]
+    fn lags_are_merged_by_the_largest_and_ages_by_the_smallest() {
+        let tablet = |at: u64| {
+            let mut entity = Entity::new(EntityKind::Tablet, format!("{at:02}"));
+            entity.attribute("table_name", "orders");
+            entity.gauge(&table::SAFE_TIME_LAG, 1_000_000);
+            entity.gauge(&table::RAFT_REPLICA_LAG, 200 - at);
+            entity.gauge(&table::LAST_WRITE_ELAPSED_TIME, 7 + at);
+            entity.gauge(&table::ON_DISK_SIZE, 10);
+            entity.value(&table::AVERAGE_DISKROWSET_HEIGHT, MetricValue::Real(1.5));
+            entity
+        };
+        let rule =
+            MergeRule { kind: "tablet".into(), merged_kind: "table".into(), attribute: "table_name".into() };
+        let merged = merge((0..100).map(tablet).collect(), &[rule]);
+        let values: Vec<_> = merged[0].samples.iter().map(|sample| sample.value.clone()).collect();
+        let integers = [1_000_000, 200, 7, 1000].map(MetricValue::Integer);
+        assert_eq!(values, [&integers[..], &[MetricValue::Real(1.5)]].concat());
     }
 }

@@ -3,15 +3,16 @@
 //! Kudu's names stand for what Kudu means by them, with its units. Metrics that Kudu lacks are marked `own`.
 
 use super::definition::EntityKind::{Server, Table, Tablet};
-use super::definition::MetricDef;
 use super::definition::MetricKind::{Counter, Gauge, Histogram};
 use super::definition::MetricLevel::{Debug, Info, Warn};
+use super::definition::{MergeKind, MetricDef};
 
-/// Expands rows into constants and a list of them. A row ends with `own` if Kudu has no such metric.
+/// Expands rows into constants and a list of them. A row ends with `own` if Kudu has no such metric, and with `max` or
+/// `min` if merged entities have the largest or the smallest value instead of the sum.
 macro_rules! metrics {
     ($(
         $constant:ident = $entity:ident $kind:ident $name:literal [$unit:literal] $level:ident
-        $help:literal $(, $own:ident)?;
+        $help:literal $(, $word:ident)*;
     )+) => {
         $(pub static $constant: MetricDef = MetricDef {
             name: $name,
@@ -19,15 +20,22 @@ macro_rules! metrics {
             entity: $entity,
             unit: $unit,
             level: $level,
+            merge: metrics!(@merge $($word)*),
             help: $help,
-            own: metrics!(@own $($own)?),
+            own: metrics!(@own $($word)*),
         };)+
 
         /// All metrics.
         pub static METRICS: &[&MetricDef] = &[$(&$constant),+];
     };
     (@own) => { false };
-    (@own own) => { true };
+    (@own own $($word:ident)*) => { true };
+    (@own max $($word:ident)*) => { metrics!(@own $($word)*) };
+    (@own min $($word:ident)*) => { metrics!(@own $($word)*) };
+    (@merge) => { MergeKind::Sum };
+    (@merge max $($word:ident)*) => { MergeKind::Max };
+    (@merge min $($word:ident)*) => { MergeKind::Min };
+    (@merge own $($word:ident)*) => { metrics!(@merge $($word)*) };
 }
 
 metrics! {
@@ -235,7 +243,7 @@ metrics! {
     LIVE_ROW_COUNT = Tablet Gauge "live_row_count" ["rows"] Info
         "Rows of the tablet, without deleted ones.";
     AVERAGE_DISKROWSET_HEIGHT = Tablet Gauge "average_diskrowset_height" ["units"] Info
-        "DiskRowSets that cover a key, on average.";
+        "DiskRowSets that cover a key, on average.", max;
     NUM_ROWSETS_ON_DISK = Tablet Gauge "num_rowsets_on_disk" ["units"] Info "DiskRowSets.";
     TABLET_STATE = Tablet Gauge "state" ["state"] Info "State of the replica.";
     LOG_SIZE = Tablet Gauge "log_size" ["bytes"] Info "Bytes of the log's segments.", own;
@@ -254,12 +262,12 @@ metrics! {
     SNAPSHOT_READ_INFLIGHT_WAIT_DURATION = Tablet Histogram "snapshot_read_inflight_wait_duration"
         ["microseconds"] Debug "Time for which a scan waited until its snapshot was complete.";
     LAST_READ_ELAPSED_TIME = Tablet Gauge "last_read_elapsed_time" ["seconds"] Debug
-        "Time since the latest scan of the tablet was opened, or since the replica was.";
+        "Time since the latest scan of the tablet was opened, or since the replica was.", min;
     SCANNER_ROWS_RETURNED = Tablet Counter "scanner_rows_returned" ["rows"] Info "Rows returned by scans.";
 
     // Writes of a tablet.
     LAST_WRITE_ELAPSED_TIME = Tablet Gauge "last_write_elapsed_time" ["seconds"] Debug
-        "Time since the latest write call to the replica, or since it was opened.";
+        "Time since the latest write call to the replica, or since it was opened.", min;
     COMMIT_WAIT_DURATION = Tablet Histogram "commit_wait_duration" ["microseconds"] Debug
         "Time for which a write with commit wait waited for the clock.";
     WRITE_OP_DURATION_CLIENT_PROPAGATED_CONSISTENCY = Tablet Histogram
@@ -287,9 +295,9 @@ metrics! {
         "Time of a deletion of log segments.";
 
     // Raft group of a tablet.
-    RAFT_TERM = Tablet Gauge "raft_term" ["units"] Debug "Term of the replica.";
+    RAFT_TERM = Tablet Gauge "raft_term" ["units"] Debug "Term of the replica.", max;
     RAFT_REPLICA_LAG = Tablet Gauge "raft_replica_lag" ["operations"] Info
-        "Operations that the slowest member is not known to have; 0 on replicas that do not lead.", own;
+        "Operations that the slowest member is not known to have; 0 on replicas that do not lead.", own, max;
     IN_PROGRESS_OPS = Tablet Gauge "in_progress_ops" ["operations"] Debug
         "Operations of a leader that are not committed.";
     MAJORITY_DONE_OPS = Tablet Gauge "majority_done_ops" ["operations"] Debug
@@ -297,9 +305,9 @@ metrics! {
     REPLICATION_DURATION = Tablet Histogram "replication_duration" ["microseconds"] Debug
         "Time from the proposal of a write until a majority has it.";
     OPS_BEHIND_LEADER = Tablet Gauge "ops_behind_leader" ["operations"] Warn
-        "Operations that the leader has reported and that this replica lacks; 0 on a leader.";
+        "Operations that the leader has reported and that this replica lacks; 0 on a leader.", max;
     TIME_SINCE_LAST_LEADER_HEARTBEAT = Tablet Gauge "time_since_last_leader_heartbeat" ["milliseconds"] Debug
-        "Time since the latest message of a leader; 0 on a leader.";
+        "Time since the latest message of a leader; 0 on a leader.", max;
     ALL_TRANSACTIONS_INFLIGHT = Tablet Gauge "all_transactions_inflight" ["transactions"] Debug
         "Operations that have a timestamp and are not applied.";
     ALTER_SCHEMA_TRANSACTIONS_INFLIGHT = Tablet Gauge "alter_schema_transactions_inflight" ["transactions"] Debug
@@ -307,7 +315,7 @@ metrics! {
     WRITE_TRANSACTIONS_INFLIGHT = Tablet Gauge "write_transactions_inflight" ["transactions"] Debug
         "Writes that have a timestamp and are not applied.";
     SAFE_TIME_LAG = Tablet Gauge "safe_time_lag" ["microseconds"] Info
-        "Time by which the replica's safe time is behind the clock.", own;
+        "Time by which the replica's safe time is behind the clock.", own, max;
 
     // Maintenance of a tablet.
     FLUSH_MRS_RUNNING = Tablet Gauge "flush_mrs_running" ["maintenance_operations"] Debug

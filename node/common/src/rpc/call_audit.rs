@@ -71,7 +71,7 @@ impl CallAudit {
                 AuditOutcome::Denied(message.clone())
             }
             (_, Reply::Err { message, .. }) => AuditOutcome::Failed(message.clone()),
-            (noted, Reply::Ok { .. }) => noted.unwrap_or(AuditOutcome::Allowed),
+            (noted, Reply::Ok { .. } | Reply::Withheld { .. }) => noted.unwrap_or(AuditOutcome::Allowed),
         };
         if self.audited || matches!(outcome, AuditOutcome::Denied(_)) {
             self.record(outcome);

@@ -13,12 +13,13 @@ use engine::time::Instant;
 use prost::Message;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 
-use super::dispatch::{ConnectionTurn, QueuedCall, Responder, RpcShared, count, dispatch};
+use super::dispatch::{ConnectionTurn, QueuedCall, RpcShared, count, dispatch};
 use super::frame::{Frame, FrameReader, split_body};
 use super::negotiate::{
     NEGOTIATION_FRAME_BYTES_MAX, NegotiationStep, PREAMBLE, ServerNegotiation, ServerNegotiationConfig,
     check_preamble,
 };
+use super::responder::Responder;
 use super::server_connection::ServerConnection;
 use crate::env::{BoxFuture, Env, Stream};
 use crate::security::PeerIdentity;
@@ -190,11 +191,16 @@ fn trace(shared: &RpcShared, remote: SocketAddr, negotiation: &ServerNegotiation
     match failure {
         None => tracing::info!(%remote, "Negotiation complete: OK"),
         Some(why) => {
-            tracing::info!(%remote, "Sending RPC error: {why}");
+            tracing::info!(%remote, "{}", refusal_line(why));
             let why = "Not authorized: Server connection negotiation failed";
             tracing::info!(%remote, "Negotiation complete: {why}");
         }
     }
+}
+
+/// Returns the log's line for a refusal, whose text may repeat what the peer sent.
+fn refusal_line(why: &str) -> String {
+    format!("Sending RPC error: {}", why.escape_debug())
 }
 
 async fn read_preamble(stream: &mut Stream, reader: &mut FrameReader) -> Result<Vec<u8>, EndReason> {
@@ -259,6 +265,7 @@ async fn read_calls(
 ) -> Result<(), EndReason> {
     let mut idle = IdleTimer::new(&shared.env, shared.config.keepalive);
     let mut turn = ConnectionTurn::new();
+    let mut incoming = shared.incoming.share();
     loop {
         let received = shared.env.now().mono;
         if !connection.send_queue.is_above(0) {
@@ -273,6 +280,7 @@ async fn read_calls(
                 Ok(())
             })
             .map_err(|why| protocol_error(shared, why))?;
+        incoming.set(reader.buffer_bytes(), shared.incoming_bytes_max())?;
         connection.send_queue.at_most(shared.config.max_unsent_bytes).await;
         let read = tokio::select! {
             biased;
@@ -351,5 +359,18 @@ impl IdleTimer {
             }
             self.sleep = Some(self.env.clock.sleep_until(until));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_one_line_of_the_log() {
+        let why = "FATAL_INVALID_JWT: unknown variant `x\nNegotiation complete: OK\u{1b}[2J`";
+        let line =
+            "Sending RPC error: FATAL_INVALID_JWT: unknown variant `x\\nNegotiation complete: OK\\u{1b}[2J`";
+        assert_eq!(refusal_line(why), line);
     }
 }

@@ -1,8 +1,9 @@
 //! Dispatch of calls: from a request frame to a reply. The checks, in order:
 //!
 //! ```text
-//! known service → feature flags → queue → deadline passed in the queue? → known method → access lists
-//!               → required fields → authorization → result tracking by request id → Service::call
+//! known service → feature flags, client id → queue → deadline passed in the queue? → known method → length of the
+//!     request → access lists → required and repeated fields → authorization → result tracking by request id
+//!     → Service::call
 //! ```
 
 use engine::sync::{Mutex, MutexGuard};
@@ -20,19 +21,20 @@ use super::call_audit::CallAudit;
 use super::call_samples::{CallSample, is_slow};
 use super::call_spans;
 use super::call_steps::{CallStep, CallSteps, StepTimes};
-use super::frame;
+use super::incoming_budget::IncomingBudget;
 use super::latencies::RpcLatencies;
 use super::required_fields;
-use super::result_tracker::{CachedReply, RequestAdmission, ResultTracker};
-use super::server_connection::{CallsInFlight, ServerConnection};
+use super::responder::{OutgoingReply, Responder};
+use super::result_tracker::{CachedReply, RequestAdmission};
+use super::server_connection::CallsInFlight;
 use super::service_queue::{Admission, CallQueue, NextCall};
+use super::tracked_results::TrackedResults;
 use super::{Call, ConcurrencySlot, MethodInfo, Reply, RequestIdPb, RpcConfig, RpcErrorCodePb, Service};
 use crate::env::{BoxFuture, Env};
 use crate::security::acl::{MethodRole, refusal_text};
 use crate::security::{PeerIdentity, ServerSecurity};
-use crate::sidecars::Sidecars;
 use crate::spans::SpanContext;
-use nyala_proto::kudu::rpc::{ErrorStatusPb, RequestHeader, ResponseHeader};
+use nyala_proto::kudu::rpc::{ErrorStatusPb, RequestHeader};
 
 /// State shared by all connections of a server.
 pub(super) struct RpcShared {
@@ -47,6 +49,17 @@ pub(super) struct RpcShared {
     pub(super) slow_call_ms: Arc<AtomicU64>,
     pub(super) stopping: AtomicBool,
     pub(super) calls: Arc<CallsInFlight>,
+    pub(super) incoming: IncomingBudget,
+}
+
+/// Divisor of the memory limit that gives the share for long incomplete requests.
+const INCOMING_SHARE: u64 = 8;
+
+impl RpcShared {
+    /// Returns the most bytes of long incomplete requests, of all connections together.
+    pub(super) fn incoming_bytes_max(&self) -> u64 {
+        (self.env.memory.limit_bytes() / INCOMING_SHARE).max(self.config.incoming_bytes_min)
+    }
 }
 
 /// Counters of a server since its start. All except `connections_open` only grow.
@@ -70,111 +83,6 @@ pub struct RpcCounters {
 
 pub(super) fn count(counter: &AtomicU64) {
     counter.fetch_add(1, Ordering::Relaxed);
-}
-
-/// Results of one server's tracked calls.
-pub struct TrackedResults {
-    tracker: Mutex<ResultTracker<Responder>>,
-}
-
-impl TrackedResults {
-    pub(super) fn new(config: &RpcConfig) -> TrackedResults {
-        let tracker = ResultTracker::new(config.remember_responses, config.remember_clients);
-        TrackedResults { tracker: Mutex::new(tracker) }
-    }
-
-    /// Caches the reply of a request that took effect before this server started (found in a log). A retry then gets
-    /// this reply.
-    pub fn restore(&self, id: &RequestIdPb, body: Vec<u8>, now: Instant) {
-        let reply = CachedReply { body: body.into(), sidecars: Sidecars::default() };
-        let waiters = self.lock().restore(id, reply.clone(), now);
-        for waiter in waiters {
-            waiter.send(OutgoingReply::Ok(reply.clone()));
-        }
-    }
-
-    /// Returns the approximate memory in bytes.
-    pub fn bytes(&self) -> usize {
-        self.lock().bytes()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, ResultTracker<Responder>> {
-        self.tracker.lock()
-    }
-}
-
-/// A reply ready to be sent.
-#[derive(Debug, Clone)]
-pub(super) enum OutgoingReply {
-    Ok(CachedReply),
-    Err(ErrorStatusPb),
-}
-
-impl OutgoingReply {
-    pub(super) fn error(code: RpcErrorCodePb, message: impl Into<String>) -> OutgoingReply {
-        let unsupported_feature_flags = Vec::new();
-        OutgoingReply::Err(ErrorStatusPb {
-            message: message.into(),
-            code: Some(code.into()),
-            unsupported_feature_flags,
-            ..Default::default()
-        })
-    }
-}
-
-impl From<Reply> for OutgoingReply {
-    fn from(reply: Reply) -> OutgoingReply {
-        match reply {
-            Reply::Ok { body, sidecars, .. } => {
-                OutgoingReply::Ok(CachedReply { body: body.into(), sidecars })
-            }
-            Reply::Err { code, message, copy_error } => OutgoingReply::Err(ErrorStatusPb {
-                message,
-                code: Some(code.into()),
-                tablet_copy_error: copy_error,
-                ..Default::default()
-            }),
-        }
-    }
-}
-
-/// Connection and call id for the reply to one call.
-pub(super) struct Responder {
-    connection: Arc<ServerConnection>,
-    call_id: i32,
-}
-
-impl Responder {
-    pub(super) fn new(connection: Arc<ServerConnection>, call_id: i32) -> Responder {
-        Responder { connection, call_id }
-    }
-
-    pub(super) fn send(self, reply: OutgoingReply) {
-        match reply {
-            OutgoingReply::Ok(reply) => self.send_ok(reply),
-            OutgoingReply::Err(status) => self.send_error(&status),
-        }
-    }
-
-    fn send_ok(self, reply: CachedReply) {
-        let total = reply.bytes();
-        let Some(sidecar_offsets) = frame::sidecar_offsets(reply.body.len(), &reply.sidecars) else {
-            let message =
-                format!("the reply of {total} bytes does not fit into a frame; request less data per call");
-            return self.send(OutgoingReply::error(RpcErrorCodePb::ErrorApplication, message));
-        };
-        let header = ResponseHeader { call_id: self.call_id, is_error: Some(false), sidecar_offsets };
-        self.connection.reply(self.call_id, |put| {
-            frame::put_head(&header, total, put.small());
-            put.part(reply.body);
-            reply.sidecars.into_buffers().into_iter().for_each(|buffer| put.part(buffer));
-        });
-    }
-
-    fn send_error(self, status: &ErrorStatusPb) {
-        let header = ResponseHeader { call_id: self.call_id, is_error: Some(true), ..Default::default() };
-        self.connection.reply(self.call_id, |put| frame::put_frame(&header, status, put.small()));
-    }
 }
 
 /// A service and its queue of calls.
@@ -299,10 +207,11 @@ pub(super) fn dispatch(shared: &Arc<RpcShared>, turn: &mut ConnectionTurn, queue
     }
     let service_name = queued_call.header.remote_method.as_ref().map_or("", |method| &method.service_name);
     let Some(queued) = shared.services.get(service_name) else {
-        let message = format!("service {service_name:?} is not on this server");
+        let message = format!("service {:?} is not on this server", shown(service_name));
         return queued_call.responder.send(OutgoingReply::error(RpcErrorCodePb::ErrorNoSuchService, message));
     };
-    if let Some(rejection) = check_features(&queued_call.header, queued.service.features()) {
+    let rejection = check_features(&queued_call.header, queued.service.features());
+    if let Some(rejection) = rejection.or_else(|| check_client_id(&queued_call.header)) {
         return queued_call.responder.send(rejection);
     }
     let admission = queued.queue().admit(queued_call.deadline(), queued_call);
@@ -332,6 +241,24 @@ fn check_features(header: &RequestHeader, supported: &[u32]) -> Option<OutgoingR
     let message = "unsupported feature flags".to_string();
     let code = Some(RpcErrorCodePb::ErrorInvalidRequest.into());
     Some(OutgoingReply::Err(ErrorStatusPb { message, code, unsupported_feature_flags, ..Default::default() }))
+}
+
+/// Maximum length in bytes of a client's name in request ids. Kudu's clients have 32 hexadecimal digits.
+const CLIENT_ID_BYTES_MAX: usize = 128;
+
+fn check_client_id(header: &RequestHeader) -> Option<OutgoingReply> {
+    let bytes = header.request_id.as_ref()?.client_id.len();
+    (bytes > CLIENT_ID_BYTES_MAX).then(|| {
+        let message =
+            format!("the client id of the request is too long ({bytes} bytes, limit {CLIENT_ID_BYTES_MAX})");
+        OutgoingReply::error(RpcErrorCodePb::ErrorInvalidRequest, message)
+    })
+}
+
+/// Returns the part of an unknown name that the reply repeats: clients choose names.
+fn shown(name: &str) -> &str {
+    const SHOWN_BYTES_MAX: usize = 128;
+    &name[..name.floor_char_boundary(SHOWN_BYTES_MAX)]
 }
 
 fn spawn(shared: &Arc<RpcShared>, queued: &Arc<QueuedService>, queued_call: QueuedCall) {
@@ -412,9 +339,15 @@ impl std::fmt::Debug for CallSlot {
 
 async fn run(shared: &RpcShared, queued: &QueuedService, queued_call: QueuedCall, slot: Arc<CallSlot>) {
     let Some(method) = queued.service.method(queued_call.method()) else {
-        let message = format!("service {} has no method {:?}", queued.service.name(), queued_call.method());
+        let name = shown(queued_call.method());
+        let message = format!("service {} has no method {name:?}", queued.service.name());
         return queued_call.responder.send(OutgoingReply::error(RpcErrorCodePb::ErrorNoSuchMethod, message));
     };
+    let limits = queued.service.request_limits(method.name);
+    // Order: before the audit log reads the request for its subject.
+    if let Err(reason) = limits.check_bytes(queued_call.body.len()) {
+        return refuse_request(queued_call, method, &reason);
+    }
     let from = (&queued_call.peer, queued_call.remote);
     let audit = CallAudit::of(&shared.security, &queued.service, method, &queued_call.body, from);
     if !shared.security.access.allows(method.role, &queued_call.peer.user) {
@@ -426,11 +359,9 @@ async fn run(shared: &RpcShared, queued: &QueuedService, queued_call: QueuedCall
     if let Some(refusal) = audit.as_ref().and_then(CallAudit::refusal) {
         return queued_call.responder.send(refusal.into());
     }
-    if let Err(reason) = required_fields::check_required(&queued_call.body, method.required) {
-        let message = format!("{}: {reason}", method.name);
-        return queued_call
-            .responder
-            .send(OutgoingReply::error(RpcErrorCodePb::ErrorInvalidRequest, message));
+    let checked = required_fields::check_required(&queued_call.body, method.required);
+    if let Err(reason) = checked.and_then(|()| limits.check_elements(&queued_call.body)) {
+        return refuse_request(queued_call, method, &reason);
     }
     let steps = Arc::new(begin_steps(shared, &queued_call, method));
     let (responder, mut call) = to_call(queued_call, method, slot, steps.clone());
@@ -497,6 +428,12 @@ async fn run_once(service: &Arc<dyn Service>, call: Call, audit: Option<CallAudi
     reply
 }
 
+/// Refuses a malformed request, or one above the limits of its method.
+fn refuse_request(queued_call: QueuedCall, method: &MethodInfo, reason: &str) {
+    let message = format!("{}: {reason}", method.name);
+    queued_call.responder.send(OutgoingReply::error(RpcErrorCodePb::ErrorInvalidRequest, message));
+}
+
 /// Refuses a call by the access lists. The connection stays open, as in Kudu.
 fn refuse_access(
     shared: &RpcShared,
@@ -550,24 +487,34 @@ async fn run_tracked(
         RequestAdmission::Attached => return count(&shared.counters.calls_repeated),
         RequestAdmission::Repeat(responder, reply) => {
             count(&shared.counters.calls_repeated);
-            service.before_repeat(&call, &reply.body).await;
-            return responder.send(OutgoingReply::Ok(reply));
+            let waited = service.before_repeat(&call, &reply.body).await;
+            return responder.send(waited.map_or_else(OutgoingReply::from, |()| OutgoingReply::Ok(reply)));
         }
         RequestAdmission::Stale(responder) => {
             let message = format!("request {} of client {} is stale", id.seq_no, id.client_id);
             return responder.send(OutgoingReply::error(RpcErrorCodePb::ErrorRequestStale, message));
         }
     };
-    let reply = run_once(&service, call, audit).await;
-    let cache = matches!(reply, Reply::Ok { cache: true, .. });
-    let outgoing = OutgoingReply::from(reply);
-    let waiters = match &outgoing {
-        OutgoingReply::Ok(reply) if cache => {
-            shared.results.lock().complete(id, reply.clone(), shared.env.now().mono)
-        }
-        _ => shared.results.lock().fail(id),
+    let (outgoing, cached) = to_send(run_once(&service, call, audit).await);
+    let waiters = match cached {
+        Some(reply) => shared.results.lock().complete(id, reply, shared.env.now().mono),
+        None => shared.results.lock().fail(id),
     };
     for waiter in [responder].into_iter().chain(waiters) {
         waiter.send(outgoing.clone());
     }
+}
+
+/// Returns what is sent for the reply of a tracked call, and what is cached for retries.
+fn to_send(reply: Reply) -> (OutgoingReply, Option<CachedReply>) {
+    if let Reply::Withheld { reply, error } = reply {
+        return ((*error).into(), to_send(*reply).1);
+    }
+    let cache = matches!(reply, Reply::Ok { cache: true, .. });
+    let outgoing = OutgoingReply::from(reply);
+    let cached = match &outgoing {
+        OutgoingReply::Ok(reply) if cache => Some(reply.clone()),
+        _ => None,
+    };
+    (outgoing, cached)
 }

@@ -10,7 +10,8 @@
 //! ```
 //!
 //! Lengths are claims of a peer:
-//! - A frame longer than the limit is rejected as soon as its first four bytes have arrived.
+//! - A frame longer than the limit is rejected as soon as its first four bytes have arrived, and a header longer than
+//!   [`HEADER_BYTES_MAX`] before it is decoded.
 //! - Buffers grow with the bytes that arrive, not with the announced length.
 //! - Lengths that contradict each other end the connection.
 
@@ -23,6 +24,8 @@ use crate::sidecars::Sidecars;
 
 /// Maximum number of sidecars of a message (Kudu's `TransferLimits::kMaxSidecars`).
 pub const SIDECARS_MAX: usize = 10_000;
+/// Maximum length of a header in bytes. Only the offsets of the most sidecars come near it, with 6 bytes each.
+pub const HEADER_BYTES_MAX: usize = 64 << 10;
 
 /// Call id of negotiation frames.
 pub const NEGOTIATION_CALL_ID: i32 = -33;
@@ -72,6 +75,8 @@ pub struct FrameReader {
 
 /// Size in bytes of a new read buffer: many small calls share one allocation and one system call.
 const READ_BYTES: usize = 32 << 10;
+/// Length in bytes above which a frame's memory is not kept for the frames that follow.
+const KEPT_BYTES_MAX: usize = 1 << 20;
 const LENGTH_BYTES: usize = 4;
 
 impl FrameReader {
@@ -101,7 +106,17 @@ impl FrameReader {
             return Ok(None);
         }
         self.buffer.advance(LENGTH_BYTES);
-        split_frame(self.buffer.split_to(length).freeze()).map(Some)
+        let payload = self.buffer.split_to(length).freeze();
+        // The few bytes behind a long frame would keep all of its memory for as long as the peer is silent.
+        if length > KEPT_BYTES_MAX && self.buffer.len() <= READ_BYTES {
+            self.buffer = BytesMut::from(&self.buffer[..]);
+        }
+        split_frame(payload).map(Some)
+    }
+
+    /// Returns the size of the buffer in bytes: an incomplete frame, and the space for more of it.
+    pub fn buffer_bytes(&self) -> usize {
+        self.buffer.capacity()
     }
 
     /// Replaces the limit of the frames that follow.
@@ -132,6 +147,9 @@ impl FrameReader {
 
 fn split_frame(mut payload: Bytes) -> Result<Frame, FrameError> {
     let header = take_delimited(&mut payload, "header")?;
+    if header.len() > HEADER_BYTES_MAX {
+        return Err(malformed(format!("header too long ({} bytes, limit {HEADER_BYTES_MAX})", header.len())));
+    }
     let body = take_delimited(&mut payload, "body")?;
     match payload.len() {
         0 => Ok(Frame { header, body }),
@@ -215,3 +233,26 @@ const SMALL_MESSAGE_BYTES: usize = 1 << 10;
 
 /// A slice takes a byte in a few instructions; a BytesMut would ask for each whether it must grow.
 const SPACE_FITS: &str = "the space has the length of what is written";
+
+#[cfg(test)]
+mod tests {
+    use nyala_proto::kudu::rpc::ResponseHeader;
+
+    use super::*;
+
+    #[test]
+    fn the_memory_of_a_long_frame_is_not_kept() {
+        let body_bytes = 4 << 20;
+        let mut sent = BytesMut::new();
+        put_head(&ResponseHeader::default(), body_bytes, &mut sent);
+        // The first half of the next frame's length follows.
+        sent.resize(sent.len() + body_bytes + 2, 0);
+        let mut reader = FrameReader::new(8 << 20);
+        reader.space().extend_from_slice(&sent);
+        assert!(reader.buffer_bytes() > body_bytes);
+        let frame = reader.next_frame().expect("a frame").expect("a whole frame");
+        assert_eq!(frame.body.len(), body_bytes);
+        assert!(reader.is_mid_frame());
+        assert!(reader.buffer_bytes() <= READ_BYTES, "{} bytes", reader.buffer_bytes());
+    }
+}

@@ -15,9 +15,11 @@
 //! | `call_audit` | calls that the audit log records | |
 //! | [`call_steps`], `call_spans` | times within a call, and the spans made of them | yes |
 //! | `required_fields` | proto2 required fields of a request | yes |
+//! | [`request_limits`] | limits of a request, checked before it is decoded | yes |
 //! | `service_methods` | the table of a service's methods and handlers | yes |
 //! | [`server`] | accepts connections and runs services | |
-//! | `connection`, `server_connection`, `dispatch`, `send_queue` | a connection, its calls, its outgoing bytes | |
+//! | `connection`, `server_connection`, `dispatch`, `responder`, `send_queue` | a connection, its calls, its bytes | |
+//! | `incoming_budget`, `tracked_results` | memory of incomplete requests, and of cached replies | |
 //! | [`client`] | calls services: over one connection, or over a reconnecting proxy | |
 //!
 //! *Not here:* the messages of services. This module knows its own headers only.
@@ -30,15 +32,19 @@ pub mod client;
 mod connection;
 mod dispatch;
 pub mod frame;
+mod incoming_budget;
 mod latencies;
 pub mod negotiate;
+pub mod request_limits;
 mod required_fields;
+mod responder;
 pub mod result_tracker;
 mod send_queue;
 pub mod server;
 mod server_connection;
 mod service_methods;
 pub mod service_queue;
+mod tracked_results;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -58,6 +64,7 @@ use crate::sidecars::Sidecars;
 use call_steps::{CallStep, CallSteps};
 pub use nyala_proto::kudu::rpc::RequestIdPb;
 pub use nyala_proto::kudu::rpc::error_status_pb::RpcErrorCodePb;
+use request_limits::RequestLimits;
 
 /// A named set of methods, called by remote clients.
 pub trait Service: Send + Sync + 'static {
@@ -74,6 +81,13 @@ pub trait Service: Send + Sync + 'static {
     /// Returns the properties of a method, or `None` if the method does not exist.
     fn method(&self, name: &str) -> Option<&'static MethodInfo> {
         self.methods().iter().find(|method| method.name == name)
+    }
+
+    /// Returns the limits of a method's request. Order: its length is checked before the audit log reads the request
+    /// for its subject, and its fields before [`Call::decode`].
+    fn request_limits(&self, method: &str) -> RequestLimits {
+        let _ = method;
+        RequestLimits::FRAME
     }
 
     /// Returns an error reply if the caller may not run `call`. Order: checked before a cached reply is sent, and
@@ -98,9 +112,10 @@ pub trait Service: Send + Sync + 'static {
     }
 
     /// Waits until the cached reply to a repeated call may leave: for what the first execution waited after its effect.
-    fn before_repeat<'a>(&'a self, call: &'a Call, reply: &'a Bytes) -> BoxFuture<'a, ()> {
+    /// Returns an error reply if the deadline of the call is before that.
+    fn before_repeat<'a>(&'a self, call: &'a Call, reply: &'a Bytes) -> BoxFuture<'a, Result<(), Reply>> {
         let _ = (call, reply);
-        Box::pin(std::future::ready(()))
+        Box::pin(std::future::ready(Ok(())))
     }
 
     /// Runs one call and returns its reply. The future holds one of the service's [`RpcConfig::concurrency`] slots
@@ -226,6 +241,9 @@ pub enum Reply {
         /// Encoded error of the tablet copy service.
         copy_error: Option<Bytes>,
     },
+    /// Error for the caller of a call that took effect, whose reply may not leave in time. If that reply is cached,
+    /// retries of a tracked call get it.
+    Withheld { reply: Box<Reply>, error: Box<Reply> },
 }
 
 impl Reply {
@@ -249,6 +267,11 @@ impl Reply {
     /// Returns an error that makes the caller retry later at the same server.
     pub fn too_busy(message: impl Into<String>) -> Reply {
         Reply::error(RpcErrorCodePb::ErrorServerTooBusy, message)
+    }
+
+    /// Returns `error` for the caller of a call that took effect, and `reply` for retries.
+    pub fn withheld(reply: Reply, error: Reply) -> Reply {
+        Reply::Withheld { reply: Box::new(reply), error: Box::new(error) }
     }
 
     /// Marks the reply as cached for retries of the same request id. Error replies are never cached.
@@ -279,10 +302,14 @@ pub struct RpcConfig {
     pub negotiation_delay: Duration,
     /// True if the server logs each client's authentication mechanism (`rpc_trace_negotiation`).
     pub trace_negotiation: bool,
+    /// Bytes of long incomplete requests, of all connections together, that are accepted whatever the memory limit is.
+    pub incoming_bytes_min: u64,
     /// Bytes in the send queue of one connection above which no further call is read from it.
     pub max_unsent_bytes: usize,
     /// Number of connections in negotiation above which the oldest of them is closed.
     pub negotiations_max: usize,
+    /// Number of connections above which further ones are refused (`rpc_connections_max`).
+    pub connections_max: usize,
     /// Use of proofs of identity (`rpc_authentication`).
     pub authentication: SecurityLevel,
     /// Use of TLS (`rpc_encryption`).
@@ -307,8 +334,10 @@ impl Default for RpcConfig {
             negotiation_timeout: Duration::from_millis(3_000),
             negotiation_delay: Duration::ZERO,
             trace_negotiation: false,
+            incoming_bytes_min: 256 << 20,
             max_unsent_bytes: 64 << 20,
             negotiations_max: 1_000,
+            connections_max: 10_000,
             authentication: SecurityLevel::Optional,
             encryption: SecurityLevel::Optional,
             encrypt_loopback: false,

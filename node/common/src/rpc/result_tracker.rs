@@ -11,6 +11,9 @@
 //! A client numbers its requests and sends with each its first incomplete number. A request below that number is
 //! stale and rejected, because its reply may have been dropped. After a restart, or on another server,
 //! [`ResultTracker::restore`] rebuilds the cache from the requests in the log.
+//!
+//! Invariant: a client is known while a request of it is in progress, and after one took effect. A request that failed
+//! leaves nothing: a peer without any right can send many, each with another client's name.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -63,6 +66,8 @@ struct Client<W> {
     /// Lowest request number that is not stale.
     stale_before: i64,
     last_seen: Instant,
+    /// True if a request took effect. Its number must stay stale after its reply is dropped.
+    has_effects: bool,
     requests: BTreeMap<i64, Request<W>>,
 }
 
@@ -91,6 +96,7 @@ impl<W> ResultTracker<W> {
         self.expire(now);
         let client = self.client(id, now);
         if id.seq_no < client.stale_before {
+            self.drop_client_without_use(&id.client_id);
             return RequestAdmission::Stale(waiter);
         }
         match client.requests.get_mut(&id.seq_no) {
@@ -113,6 +119,7 @@ impl<W> ResultTracker<W> {
         let Some(request) = client.requests.get_mut(&id.seq_no) else { return Vec::new() };
         let Request::InProgress(waiters) = request else { return Vec::new() };
         let waiters = std::mem::take(waiters);
+        client.has_effects = true;
         if id.seq_no < client.stale_before {
             client.requests.remove(&id.seq_no);
             self.bytes -= REQUEST_BYTES;
@@ -128,7 +135,9 @@ impl<W> ResultTracker<W> {
         let Some(client) = self.clients.get_mut(&id.client_id) else { return Vec::new() };
         let Some(Request::InProgress(_)) = client.requests.get(&id.seq_no) else { return Vec::new() };
         self.bytes -= REQUEST_BYTES;
-        match client.requests.remove(&id.seq_no) {
+        let removed = client.requests.remove(&id.seq_no);
+        self.drop_client_without_use(&id.client_id);
+        match removed {
             Some(Request::InProgress(waiters)) => waiters,
             _ => Vec::new(),
         }
@@ -138,6 +147,7 @@ impl<W> ResultTracker<W> {
     /// if it is in progress here.
     pub fn restore(&mut self, id: &RequestIdPb, reply: CachedReply, now: Instant) -> Vec<W> {
         let client = self.client(id, now);
+        client.has_effects = true;
         if id.seq_no >= client.stale_before && !client.requests.contains_key(&id.seq_no) {
             client.requests.insert(id.seq_no, Request::InProgress(Vec::new()));
             self.bytes += REQUEST_BYTES;
@@ -173,10 +183,20 @@ impl<W> ResultTracker<W> {
         self.bytes -= freed;
     }
 
+    /// Drops a client without a request in progress or a request that took effect.
+    fn drop_client_without_use(&mut self, client_id: &str) {
+        let is_unused = |client: &Client<W>| client.requests.is_empty() && !client.has_effects;
+        if self.clients.get(client_id).is_some_and(is_unused) {
+            self.clients.remove(client_id);
+            self.bytes -= client_bytes(client_id);
+        }
+    }
+
     /// Returns the client of `id` after applying the client's first incomplete number.
     fn client(&mut self, id: &RequestIdPb, now: Instant) -> &mut Client<W> {
         if !self.clients.contains_key(&id.client_id) {
-            let client = Client { stale_before: i64::MIN, last_seen: now, requests: BTreeMap::new() };
+            let (stale_before, requests) = (i64::MIN, BTreeMap::new());
+            let client = Client { stale_before, last_seen: now, has_effects: false, requests };
             self.clients.insert(id.client_id.clone(), client);
             self.bytes += client_bytes(&id.client_id);
         }

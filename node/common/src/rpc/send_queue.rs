@@ -152,6 +152,12 @@ impl SendQueue {
         self.emptied.notify_one();
     }
 
+    /// Drops the frames of a closed queue that were not sent.
+    pub(super) fn discard(&self) {
+        let mut state = self.lock();
+        *state = State { closed: state.closed, is_turn: state.is_turn, ..State::default() };
+    }
+
     /// Runs a part of the connection's turn. Frames that are queued meanwhile, also by other tasks, cause no wake-up:
     /// the connection polls [`SendQueue::send_all`] after it.
     pub(super) fn in_turn<R>(&self, part: impl FnOnce() -> R) -> R {

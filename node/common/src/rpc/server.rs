@@ -4,6 +4,7 @@
 //! at once on the task of its connection ([`Service::begins_on_connection`]). A protocol error on a connection closes
 //! that connection only.
 
+use engine::memory::{MemTracker, TrackedBytes};
 use engine::sync::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -15,10 +16,12 @@ use tokio::sync::Notify;
 
 use super::call_samples::SLOW_MS;
 use super::connection;
+pub use super::dispatch::RpcCounters;
 use super::dispatch::{QueuedService, RpcShared, count};
-pub use super::dispatch::{RpcCounters, TrackedResults};
+use super::incoming_budget::IncomingBudget;
 pub use super::latencies::RpcLatencies;
 use super::server_connection::ServerConnection;
+pub use super::tracked_results::TrackedResults;
 use super::{RpcConfig, Service};
 use crate::env::{Env, Listener, Stream, TaskHandle};
 use crate::security::ServerSecurity;
@@ -35,7 +38,7 @@ pub struct RpcServer {
 
 impl RpcServer {
     pub fn new(env: Env, config: RpcConfig) -> RpcServer {
-        let results = Arc::new(TrackedResults::new(&config));
+        let results = Arc::new(TrackedResults::new(&config, TrackedBytes::default()));
         let slow_call_ms = Arc::new(AtomicU64::new(SLOW_MS));
         let security = ServerSecurity::default();
         RpcServer { env, config, security, services: BTreeMap::new(), results, slow_call_ms }
@@ -45,6 +48,15 @@ impl RpcServer {
     #[must_use]
     pub fn with_security(mut self, security: ServerSecurity) -> RpcServer {
         self.security = security;
+        self
+    }
+
+    /// Counts the memory of cached replies below this tracker. Order: before [`RpcServer::results`], which returns
+    /// those that are counted.
+    #[must_use]
+    pub fn with_memory(mut self, memory: &Arc<MemTracker>) -> RpcServer {
+        let replies = TrackedBytes::new(&memory.child("cached-replies"));
+        self.results = Arc::new(TrackedResults::new(&self.config, replies));
         self
     }
 
@@ -83,6 +95,7 @@ impl RpcServer {
             slow_call_ms: self.slow_call_ms,
             stopping: AtomicBool::new(false),
             calls: Arc::default(),
+            incoming: IncomingBudget::default(),
         });
         let local_addr = listener.local_addr();
         let connections = Arc::new(Connections::default());
@@ -184,6 +197,10 @@ impl Connections {
         self.open.lock()
     }
 
+    fn count(&self) -> usize {
+        self.open().by_id.len()
+    }
+
     fn remove(&self, id: u64) {
         self.open().remove(id);
         self.closed.notify_waiters();
@@ -233,6 +250,11 @@ async fn accept(shared: Arc<RpcShared>, mut listener: Box<dyn Listener>, connect
     let mut id = 0;
     loop {
         match listener.accept().await {
+            // The stream is dropped, which closes it.
+            Ok((_, remote)) if connections.count() >= shared.config.connections_max => {
+                let limit = shared.config.connections_max;
+                tracing::warn!(%remote, limit, "too many connections, one is refused");
+            }
             Ok((stream, remote)) => {
                 id += 1;
                 open(&shared, &connections, id, stream, remote);

@@ -98,6 +98,9 @@ pub struct ClientSecurityOptions {
     pub kerberos: Option<ClientKerberos>,
     /// True if the client refuses to present a mere name.
     pub require_authentication: bool,
+    /// User that a server must prove to be: its certificate names it, or Kerberos proves the server. Implies
+    /// `require_authentication`. `None`: any certificate of a trusted CA will do.
+    pub server_user: Option<String>,
 }
 
 /// Credentials of a client, and its demands.
@@ -144,7 +147,13 @@ impl ClientSecurity {
     }
 
     pub fn requires_authentication(&self) -> bool {
-        self.options.require_authentication || self.options.jwt.is_some()
+        let options = &self.options;
+        options.require_authentication || options.jwt.is_some() || options.server_user.is_some()
+    }
+
+    /// Returns the user that a server must prove to be, if this matters.
+    pub fn server_user(&self) -> Option<&str> {
+        self.options.server_user.as_deref()
     }
 
     /// Returns the authentication token to present, if any.

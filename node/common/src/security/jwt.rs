@@ -2,6 +2,8 @@
 //!
 //! - Invariant: the key decides on the algorithm, never the token. So `none`, and an HMAC with a public key as its
 //!   secret, are refused.
+//! - An entry of a set that is no key of signatures, or of an unknown kind, is not used. It spoils no other (RFC 7517
+//!   §5): an issuer may add one at any time, and a set that is refused keeps revoked keys in force.
 //! - Issuer and audience are not checked, as in Kudu: a key set must hold only keys of issuers that sign for this
 //!   cluster.
 
@@ -10,9 +12,10 @@ use std::str::FromStr;
 use engine::error::{Error, Result};
 use engine::time::WallTime;
 use jsonwebtoken::errors::ErrorKind;
-use jsonwebtoken::jwk::{Jwk, JwkSet};
+use jsonwebtoken::jwk::Jwk;
 use jsonwebtoken::{Algorithm, DecodingKey, Validation};
 use serde::Deserialize;
+use serde_json::Value;
 
 use super::JwtTokenVerifier;
 use super::token::seconds;
@@ -30,6 +33,14 @@ struct VerificationKey {
 /// Verifier with a set of keys.
 pub struct JwtKeySet {
     keys: Vec<VerificationKey>,
+    /// Reasons that entries of the set are not used.
+    unused: Vec<String>,
+}
+
+/// JSON Web Key Set, whose entries are parsed one by one.
+#[derive(Deserialize)]
+struct KeySetJson {
+    keys: Vec<Value>,
 }
 
 /// Claims that are checked.
@@ -42,16 +53,34 @@ struct Claims {
 }
 
 impl JwtKeySet {
-    /// Parses a JSON Web Key Set. `subject` names its source in errors. Every key must name its algorithm.
+    /// Parses a JSON Web Key Set. `subject` names its source in errors. At least one key must be usable.
     pub fn parse(json: &[u8], subject: &str) -> Result<JwtKeySet> {
-        let set: JwkSet = serde_json::from_slice(json)
+        let set: KeySetJson = serde_json::from_slice(json)
             .map_err(|error| Error::invalid(format!("{subject}: not a JSON Web Key Set ({error})")))?;
-        let keys: Result<Vec<_>> = set.keys.iter().map(|jwk| key(jwk, subject)).collect();
-        let keys = keys?;
-        match keys.is_empty() {
-            true => Err(Error::invalid(format!("{subject}: the key set is empty; give at least one key"))),
-            false => Ok(JwtKeySet { keys }),
+        let mut parsed = JwtKeySet { keys: Vec::new(), unused: Vec::new() };
+        for entry in &set.keys {
+            match key(entry) {
+                Ok(key) => parsed.keys.push(key),
+                Err(why) => parsed.unused.push(why),
+            }
         }
+        match (parsed.keys.is_empty(), parsed.unused.first()) {
+            (false, _) => Ok(parsed),
+            (true, Some(why)) => Err(Error::invalid(format!("{subject}: no usable key: {why}"))),
+            (true, None) => {
+                Err(Error::invalid(format!("{subject}: the key set is empty; give at least one key")))
+            }
+        }
+    }
+
+    /// Returns the reasons that entries of the set are not used.
+    pub fn unused(&self) -> &[String] {
+        &self.unused
+    }
+
+    /// Returns true if a reader of the set could sign tokens: it has a symmetric key.
+    pub fn has_secrets(&self) -> bool {
+        self.keys.iter().any(|key| is_hmac(key.algorithm))
     }
 
     /// Returns the keys that may have signed a token with this header. The error is the text for the client.
@@ -79,18 +108,21 @@ fn is_hmac(algorithm: Algorithm) -> bool {
     matches!(algorithm, Algorithm::HS256 | Algorithm::HS384 | Algorithm::HS512)
 }
 
-fn key(jwk: &Jwk, subject: &str) -> Result<VerificationKey> {
-    let id = jwk.common.key_id.clone();
-    let shown = id.as_deref().unwrap_or("without kid");
-    let algorithm = jwk.common.key_algorithm.and_then(|name| Algorithm::from_str(&name.to_string()).ok());
-    let algorithm = algorithm.ok_or_else(|| {
-        Error::invalid(format!(
-            "{subject}: key {shown:?} names no known algorithm; give its alg, such as RS256"
-        ))
-    })?;
-    let key = DecodingKey::from_jwk(jwk)
-        .map_err(|error| Error::invalid(format!("{subject}: key {shown:?} is not usable ({error})")))?;
-    Ok(VerificationKey { id, algorithm, key })
+/// Parses an entry of a set, or returns the reason that it is not used.
+fn key(entry: &Value) -> Result<VerificationKey, String> {
+    let text = |name: &str| entry.get(name).and_then(Value::as_str);
+    let shown = text("kid").unwrap_or("without kid");
+    if let Some(purpose) = text("use").filter(|purpose| *purpose != "sig") {
+        return Err(format!("key {shown:?} is not for signatures (use {purpose:?})"));
+    }
+    // The library's parser refuses entries with a name of an algorithm that it does not know.
+    let algorithm = text("alg")
+        .and_then(|name| Algorithm::from_str(name).ok())
+        .ok_or_else(|| format!("key {shown:?} names no known algorithm; give its alg, such as RS256"))?;
+    let unusable = |why: String| format!("key {shown:?} is not usable ({why})");
+    let jwk = Jwk::deserialize(entry).map_err(|error| unusable(error.to_string()))?;
+    let key = DecodingKey::from_jwk(&jwk).map_err(|error| unusable(error.to_string()))?;
+    Ok(VerificationKey { id: jwk.common.key_id, algorithm, key })
 }
 
 impl JwtTokenVerifier for JwtKeySet {
@@ -152,7 +184,7 @@ fn subject(claims: Claims, now: WallTime) -> Result<String, String> {
 mod tests {
     use super::*;
     use jsonwebtoken::{EncodingKey, Header};
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     const SECRET: &[u8] = b"a secret of the issuer";
     const NOW: i64 = 1_700_000_000;
@@ -251,9 +283,48 @@ mod tests {
             |text: &str| JwtKeySet::parse(text.as_bytes(), "keys.json").err().map(|error| error.message);
         assert_eq!(
             parse(r#"{"keys":[{"kty":"oct","kid":"1","k":"YQ"}]}"#).as_deref(),
-            Some(r#"keys.json: key "1" names no known algorithm; give its alg, such as RS256"#)
+            Some(
+                r#"keys.json: no usable key: key "1" names no known algorithm; give its alg, such as RS256"#
+            )
         );
         assert!(parse(r#"{"keys":[]}"#).is_some_and(|message| message.contains("empty")));
         assert!(parse("{").is_some_and(|message| message.contains("not a JSON Web Key Set")));
+    }
+
+    fn rsa(kid: &str, alg: &str, purpose: &str) -> Value {
+        json!({ "kty": "RSA", "kid": kid, "alg": alg, "use": purpose, "e": "AQAB", "n": MODULUS })
+    }
+
+    #[test]
+    fn keys_that_are_not_usable_spoil_no_other() {
+        let set = json!({ "keys": [
+            rsa("encrypts", "RSA-OAEP", "enc"),
+            rsa("no use", "RSA-OAEP-384", "sig"),
+            rsa("signs", "RS256", "sig"),
+            { "kty": "of next year", "kid": "new", "alg": "ES256" },
+            { "kty": "oct", "kid": "1", "alg": "HS256", "use": "sig", "k": "YSBzZWNyZXQgb2YgdGhlIGlzc3Vlcg" },
+            7,
+        ] });
+        let keys = JwtKeySet::parse(set.to_string().as_bytes(), "keys.json").expect("a key set");
+        let names: Vec<_> = keys.keys.iter().map(|key| key.id.as_deref()).collect();
+        assert_eq!(names, [Some("signs"), Some("1")]);
+        let now = WallTime { micros: NOW as u64 * 1_000_000, error_micros: 0 };
+        let token = signed(&header(Some("1")), &json!({ "sub": "ann" }));
+        assert_eq!(keys.verify(token.as_bytes(), now).as_deref(), Ok("ann"));
+        let unused: Vec<&str> =
+            keys.unused().iter().map(|why| why.split(" (").next().expect("a part")).collect();
+        assert_eq!(
+            unused,
+            [
+                r#"key "encrypts" is not for signatures"#,
+                r#"key "no use" names no known algorithm; give its alg, such as RS256"#,
+                r#"key "new" is not usable"#,
+                r#"key "without kid" names no known algorithm; give its alg, such as RS256"#,
+            ]
+        );
+        assert!(keys.has_secrets());
+        let public = json!({ "keys": [rsa("signs", "RS256", "sig"), rsa("encrypts", "RSA-OAEP", "enc")] });
+        let public = JwtKeySet::parse(public.to_string().as_bytes(), "keys.json").expect("a key set");
+        assert!(!public.has_secrets() && public.keys.len() == 1);
     }
 }

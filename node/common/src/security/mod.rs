@@ -76,6 +76,16 @@ impl PeerIdentity {
     pub fn can_get_authn_token(&self) -> bool {
         self.confidential && !matches!(self.method, AuthnMethod::Token | AuthnMethod::Jwt)
     }
+
+    /// Returns true if the peer may get a certificate, which is valid for years: never with the proof of a token, which
+    /// is valid for days. A mere name is enough only in a cluster that requires no proof of any server.
+    pub fn can_get_certificate(&self, proof_required: bool) -> bool {
+        match self.method {
+            AuthnMethod::Certificate | AuthnMethod::Kerberos => true,
+            AuthnMethod::Plain => !proof_required,
+            AuthnMethod::Token | AuthnMethod::Jwt => false,
+        }
+    }
 }
 
 /// Bearer of a verified authentication token.
@@ -134,5 +144,17 @@ mod tests {
             assert!(!peer(method, true).can_get_authn_token(), "{method:?}");
         }
         assert!(!PeerIdentity::unproved("ann", true).is_authenticated());
+    }
+
+    #[test]
+    fn a_certificate_is_given_for_lasting_proofs_and_for_a_name_only_where_none_is_required() {
+        use AuthnMethod::{Certificate, Jwt, Kerberos, Plain, Token};
+        let allowed = |proof_required| {
+            let peer = |method| PeerIdentity { method, ..PeerIdentity::unproved("kudu", true) };
+            let methods = [Plain, Token, Certificate, Jwt, Kerberos].into_iter();
+            methods.filter(|method| peer(*method).can_get_certificate(proof_required)).collect::<Vec<_>>()
+        };
+        assert_eq!(allowed(true), [Certificate, Kerberos]);
+        assert_eq!(allowed(false), [Plain, Certificate, Kerberos]);
     }
 }

@@ -79,6 +79,7 @@ impl ServerIdentity {
         let options = ClientSecurityOptions {
             encryption: settings.peers.encryption,
             require_authentication: settings.peers.authentication,
+            server_user: settings.peers.authentication.then(|| settings.service_user.clone()),
             kerberos: settings.kerberos.as_deref().map(own_ticket),
             ..ClientSecurityOptions::default()
         };

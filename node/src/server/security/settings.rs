@@ -6,8 +6,9 @@ use std::time::Duration;
 
 use engine::error::{Error, Result};
 
-use super::jwks_url::{JwksUrl, JwksUrlConfig};
+use super::jwks_url::{JwksUrl, JwksUrlConfig, log_unused};
 use super::key_password::key_password;
+use super::private_file::warn_if_public;
 use crate::server::flags::Flags;
 use nyala_common::env::Env;
 use nyala_common::env::kerberos::{BindingFaults, ServerKerberos};
@@ -47,7 +48,7 @@ pub enum JwtKeys {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PeerDemands {
     pub encryption: EncryptionPolicy,
-    /// True if a server that takes a mere name for a proof is refused.
+    /// True if a server is refused that takes a mere name for a proof, or does not prove to be the service user.
     pub authentication: bool,
 }
 
@@ -270,7 +271,12 @@ fn jwt(env: &Env, flags: &Flags, encryption: SecurityLevel) -> Result<Option<Jwt
             let json = env.disks.read_file(&path);
             let json =
                 json.map_err(|error| Error::io(format_args!("jwks_file_path: read {path}"), &error))?;
-            Ok(Some(JwtKeys::File(Arc::new(JwtKeySet::parse(&json, &path)?))))
+            let keys = JwtKeySet::parse(&json, &path)?;
+            if keys.has_secrets() {
+                warn_if_public(env, flags, "jwks_file_path", &path);
+            }
+            log_unused(keys.unused(), &path);
+            Ok(Some(JwtKeys::File(Arc::new(keys))))
         }
         (true, false) => {
             let config = JwksUrlConfig {
@@ -303,5 +309,6 @@ fn external(env: &Env, flags: &Flags) -> Result<Option<ExternalIdentity>> {
     let private_key_file = KeyFile { path: private_key_file, password };
     let files = ExternalPki { certificate_file, private_key_file, ca_certificate_file };
     let (own, trusted) = files.load(env)?;
+    warn_if_public(env, flags, "rpc_private_key_file", &files.private_key_file.path);
     Ok(Some(ExternalIdentity { own, trusted }))
 }

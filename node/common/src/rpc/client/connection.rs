@@ -11,7 +11,7 @@ use bytes::Bytes;
 use engine::time::Instant;
 use prost::Message;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
-use tokio::sync::oneshot;
+use tokio::sync::{Notify, oneshot};
 
 use super::super::call_spans::{self, OutgoingCall};
 use super::super::frame::{self, Frame, FrameReader, split_body};
@@ -118,6 +118,7 @@ pub struct ClientConnection {
     spans_agreed: bool,
     send_queue: SendQueue,
     calls: Mutex<Calls>,
+    closed: Notify,
 }
 
 #[derive(Default)]
@@ -168,9 +169,14 @@ impl ClientConnection {
         let offer = offer.offering_spans(env.spans.is_on());
         let negotiation = negotiate(env, stream, &mut reader, offer);
         let (stream, spans_agreed) = env.timeout(left, negotiation).await.ok_or_else(timed_out)??;
-        let (send_queue, calls) = (SendQueue::default(), Mutex::default());
-        let connection = ClientConnection { env: env.clone(), addr, spans_agreed, send_queue, calls };
-        let connection = Arc::new(connection);
+        let connection = Arc::new(ClientConnection {
+            env: env.clone(),
+            addr,
+            spans_agreed,
+            send_queue: SendQueue::default(),
+            calls: Mutex::default(),
+            closed: Notify::new(),
+        });
         env.spawn("rpc client", run(connection.clone(), stream, reader, addr));
         Ok(connection)
     }
@@ -191,6 +197,7 @@ impl ClientConnection {
             let _ = reply.send(Err(RpcError::network(why, true)));
         }
         self.send_queue.close();
+        self.closed.notify_one();
     }
 
     /// Calls `service`.`method` and waits for the response until `deadline`.
@@ -476,7 +483,10 @@ async fn run(connection: Arc<ClientConnection>, stream: Stream, mut reader: Fram
         biased;
         sent = sending => sent.map_err(|error| error.to_string()),
         read = reading => read,
+        // The peer may take no more bytes, and no caller waits for the replies.
+        () = connection.closed.notified() => Ok(()),
     };
     let why = ended.err().unwrap_or_else(|| "closed".to_string());
     connection.close(&format!("connection to {addr}: {why}"));
+    connection.send_queue.discard();
 }

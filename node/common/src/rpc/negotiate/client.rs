@@ -11,6 +11,7 @@ use super::message::{
 use crate::rpc::RpcErrorCodePb;
 use crate::rpc::frame::{self, Frame};
 use crate::security::RpcCaller;
+use crate::security::pki::certificate_user;
 use crate::security::tls::{TlsFlight, TlsSession};
 use nyala_proto::kudu::rpc::negotiate_pb::{NegotiateStep, SaslMechanism};
 use nyala_proto::kudu::rpc::{
@@ -254,8 +255,12 @@ impl ClientNegotiation {
         };
         // TLS 1.2 ends with the server's message and gets no reply.
         let send = if records.is_empty() { Bytes::new() } else { handshake(records) };
-        if self.gssapi.is_some() {
-            self.end_point = Some(session.server_end_point().map_err(|why| handshake_error(&why))?);
+        match self.gssapi {
+            // The ticket's service proves who the server is, whatever the certificate names.
+            Some(_) => {
+                self.end_point = Some(session.server_end_point().map_err(|why| handshake_error(&why))?)
+            }
+            None => self.check_server_user(&session)?,
         }
         let next = self.authenticate(chosen)?;
         if authentication_only {
@@ -263,6 +268,23 @@ impl ClientNegotiation {
         }
         self.session = Some(*session);
         Ok(NegotiationStep::StartTls { send, then: Box::new(next) })
+    }
+
+    /// Fails unless the server's certificate, whose chain is verified, names the user that servers act as. Only servers
+    /// demand that: the operator's CA may sign certificates of users and of other programs, too.
+    fn check_server_user(&self, session: &TlsSession) -> Result<(), Rejection> {
+        let Some(expected) = self.caller.security().and_then(|security| security.server_user()) else {
+            return Ok(());
+        };
+        let found = session.peer_certificate().and_then(|der| certificate_user(&der));
+        if found.as_deref() == Some(expected) {
+            return Ok(());
+        }
+        let found = found.map_or("no user".to_string(), |user| format!("user {user:?}"));
+        unauthorized(&format!(
+            "server's certificate: does not name the user that servers act as (found {found}, expected \
+             {expected:?}); give every server a certificate with UID={expected}"
+        ))
     }
 
     /// Returns the step that proves who the client is.

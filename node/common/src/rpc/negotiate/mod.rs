@@ -18,6 +18,8 @@
 //! - With a keytab SASL is GSSAPI instead of PLAIN, with more steps: see `gssapi`. Steps that may wait for files or a
 //!   KDC are announced by `may_block`, so that their owner runs them elsewhere.
 //! - A secret (token, JWT) is sent only inside TLS, to a server whose certificate was verified.
+//! - Where proofs are required, a server demands more of those that it calls: the certificate names the user that
+//!   servers act as, or Kerberos proves the server (`ClientSecurityOptions::server_user`).
 //!
 //! *Not here:* Kerberos itself ([`crate::env::kerberos`]).
 
@@ -31,4 +33,4 @@ mod subnet;
 pub use client::ClientNegotiation;
 pub use message::{NEGOTIATION_FRAME_BYTES_MAX, NegotiationStep, PREAMBLE, check_preamble};
 pub use server::{ServerNegotiation, ServerNegotiationConfig};
-pub use subnet::Subnet;
+pub use subnet::{Subnet, client_network};

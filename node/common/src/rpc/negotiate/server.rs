@@ -210,21 +210,19 @@ impl ServerNegotiation {
         let security = &self.config.security;
         // Only a client that can verify this server may send it a secret.
         let verifiable = self.config.has_tls() && security.tls.as_ref().is_some_and(|tls| tls.is_ca_signed());
-        let can = |offer: AuthnType| {
-            let possible = match offer {
-                AuthnType::Certificate => {
-                    verifiable && security.tls.as_ref().is_some_and(|tls| tls.can_verify())
-                }
-                AuthnType::Token => {
-                    verifiable && security.tokens.as_ref().is_some_and(|tokens| tokens.has_keys())
-                }
-                AuthnType::Jwt => verifiable && security.jwt.is_some(),
-                AuthnType::Sasl => true,
-            };
-            possible && offers.contains(&offer)
+        let possible = |offer: AuthnType| match offer {
+            // With a keytab, a ticket proves to the caller what a certificate without a user does not.
+            AuthnType::Certificate => security.tls.as_ref().is_some_and(|tls| {
+                verifiable && tls.can_verify() && (self.kerberos().is_none() || tls.proves_user())
+            }),
+            AuthnType::Token => {
+                verifiable && security.tokens.as_ref().is_some_and(|tokens| tokens.has_keys())
+            }
+            AuthnType::Jwt => verifiable && security.jwt.is_some(),
+            AuthnType::Sasl => true,
         };
         let order = [AuthnType::Certificate, AuthnType::Token, AuthnType::Jwt, AuthnType::Sasl];
-        match order.into_iter().find(|offer| can(*offer)) {
+        match order.into_iter().find(|offer| offers.contains(offer) && possible(*offer)) {
             Some(chosen) => Ok(chosen),
             None if message.authn_types.is_empty() => Ok(AuthnType::Sasl),
             None => reject(

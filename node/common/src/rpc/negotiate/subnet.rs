@@ -50,6 +50,15 @@ impl Subnet {
     }
 }
 
+/// Returns the network whose connections count as those of one client: an address of IPv4, or a /64 of IPv6, of which
+/// one host may have all addresses.
+pub fn client_network(address: IpAddr) -> IpAddr {
+    match address.to_canonical() {
+        IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & !u128::from(u64::MAX)).into(),
+        v4 => v4,
+    }
+}
+
 fn same_prefix(a: u128, b: u128, bits: u8, prefix: u8) -> bool {
     prefix == 0 || (a ^ b) >> (bits - prefix) == 0
 }
@@ -57,6 +66,15 @@ fn same_prefix(a: u128, b: u128, bits: u8, prefix: u8) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_addresses_of_one_host_count_together() {
+        let network = |ip: &str| client_network(ip.parse().expect("an address"));
+        assert_eq!(network("2001:db8:0:1::1"), network("2001:db8:0:1:ffff:ffff:ffff:ffff"));
+        assert_ne!(network("2001:db8:0:1::1"), network("2001:db8:0:2::1"));
+        assert_eq!(network("::ffff:10.0.0.1"), network("10.0.0.1"));
+        assert_ne!(network("10.0.0.1"), network("10.0.0.2"));
+    }
 
     #[test]
     fn subnets() {

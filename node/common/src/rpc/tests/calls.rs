@@ -1,5 +1,7 @@
 //! Calls of well-behaved clients.
 
+use std::sync::atomic::AtomicBool;
+
 use super::*;
 use crate::env::Listener;
 
@@ -214,6 +216,21 @@ async fn a_request_without_effect_is_executed_again() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_withheld_reply_is_for_retries() {
+    let world = World::new(RpcConfig::default()).await;
+    let connection = world.connect().await;
+    world.echo.gate.open(1);
+    let call = || {
+        let options = CallOptions { request_id: Some(request_id(1)), ..CallOptions::default() };
+        world.begin(&connection, "Track", "withheld", 1_000, options)
+    };
+    let first = text(call().await.expect("a reply"));
+    assert_eq!(first, Err("ERROR_APPLICATION: not yet".to_string()));
+    assert!(call().await.expect("a reply").is_ok(), "the cached reply");
+    assert_eq!(world.echo.executed.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn retries_get_replies_restored_from_a_log() {
     let world = World::new(RpcConfig::default()).await;
     let connection = world.connect().await;
@@ -328,6 +345,42 @@ async fn relay_slowly(env: Env, mut listener: Box<dyn Listener>, to: SocketAddr)
         }
     };
     let _ = tokio::join!(tokio::io::copy(&mut from_client, &mut to_server), answers);
+}
+
+/// Accepts one connection and passes its bytes on to `to`, in both directions, until `reads` is false.
+async fn relay_while(env: Env, mut listener: Box<dyn Listener>, to: SocketAddr, reads: Arc<AtomicBool>) {
+    let (client, _) = listener.accept().await.expect("a client");
+    let deadline = env.now().mono.after(Duration::from_secs(1));
+    let server = env.net.connect(to, deadline).await.expect("it connects");
+    let (mut from_client, mut to_client) = tokio::io::split(client);
+    let (mut from_server, mut to_server) = tokio::io::split(server);
+    let requests = async {
+        let mut part = vec![0; 4 << 10];
+        while reads.load(Ordering::Relaxed) {
+            let read = from_client.read(&mut part).await.unwrap_or(0);
+            to_server.write_all(&part[..read]).await.expect("the server reads");
+        }
+        std::future::pending::<()>().await;
+    };
+    let _ = tokio::join!(requests, tokio::io::copy(&mut from_server, &mut to_client));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_closed_connection_ends_although_its_peer_takes_no_bytes() {
+    let world = World::new(RpcConfig::default()).await;
+    let listener = world.env.net.listen(SocketAddr::from(([127, 0, 0, 1], 0))).await.expect("a port");
+    let (relay, reads) = (listener.local_addr(), Arc::new(AtomicBool::new(true)));
+    world.env.spawn("relay", relay_while(world.env.clone(), listener, world.addr, reads.clone()));
+    let connection =
+        ClientConnection::connect(&world.env, relay, "root", world.after(5_000)).await.expect("it connects");
+    reads.store(false, Ordering::Relaxed);
+    let large = "x".repeat(4 << 20);
+    let held = world.begin(&connection, "Hold", &large, 4_000, CallOptions::default());
+    let timed_out = held.await.expect("a reply").expect_err("held");
+    assert!(matches!(timed_out, RpcError::TimedOut { sent: true, .. }), "{timed_out}");
+    assert!(!connection.is_open());
+    world.env.sleep(Duration::from_millis(1)).await;
+    assert_eq!(Arc::strong_count(&connection), 1, "its task has ended");
 }
 
 #[tokio::test(start_paused = true)]

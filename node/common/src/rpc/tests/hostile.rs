@@ -1,6 +1,7 @@
 //! Clients that violate the protocol, and their isolation from other clients.
 
 use super::*;
+use crate::env::MemoryBudget;
 
 /// Starts a server and a well-behaved connection to it.
 async fn watched(config: RpcConfig) -> (World, Arc<ClientConnection>) {
@@ -46,7 +47,17 @@ async fn malformed_bytes_end_their_own_connection_only() {
         frame::put_frame(&header, &"0123456789".to_string(), &mut out);
         out.to_vec()
     };
-    let malformed: [&[u8]; 8] = [
+    // Each feature is one that the service has.
+    let long_header = {
+        let mut out = BytesMut::new();
+        let remote_method = Some(RemoteMethodPb { service_name: ECHO.into(), method_name: "Echo".into() });
+        let required_feature_flags = vec![1; 400_000];
+        let header =
+            RequestHeader { call_id: 1, remote_method, required_feature_flags, ..Default::default() };
+        frame::put_frame(&header, &String::new(), &mut out);
+        out.to_vec()
+    };
+    let malformed: [&[u8]; 9] = [
         b"GET / HTTP/1.1\r\nHost: kudu\r\n\r\n",
         &[0xff; 64],
         &[0, 0, 0, 0],
@@ -55,16 +66,102 @@ async fn malformed_bytes_end_their_own_connection_only() {
         &call_bytes(-7, "Echo", ""),
         &no_method,
         &bad_sidecars,
+        &long_header,
     ];
-    for bytes in malformed {
+    for (number, bytes) in malformed.iter().enumerate() {
         let mut raw = world.raw().await;
         raw.write(bytes).await;
-        assert_eq!(raw.reply().await, None, "{bytes:?}");
+        assert_eq!(raw.reply().await, None, "number {number}");
         still_served(&world, &bystander).await;
     }
     let counters = world.server.counters();
     assert_eq!(counters.protocol_errors.load(Ordering::Relaxed), malformed.len() as u64);
     assert_eq!(counters.connections_open.load(Ordering::Relaxed), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_name_is_refused_and_not_repeated() {
+    let (world, bystander) = watched(RpcConfig::default()).await;
+    let mut raw = world.raw().await;
+    raw.call(1, &"é".repeat(1_000), "").await;
+    let reply = format!("1: ERROR_NO_SUCH_METHOD service {ECHO} has no method {:?}", "é".repeat(64));
+    assert_eq!(raw.reply().await, Some(reply));
+    let id = RequestIdPb { client_id: "c".repeat(129), ..request_id(1) };
+    let options = CallOptions { request_id: Some(id), ..CallOptions::default() };
+    let call = world.begin(&bystander, "Track", "", 1_000, options);
+    let refused = text(call.await.expect("a reply")).expect_err("the client's name is too long");
+    assert!(refused.contains("the client id of the request is too long (129 bytes, limit 128)"), "{refused}");
+    assert_eq!(world.server.results().bytes(), 0);
+    still_served(&world, &bystander).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_above_its_limits_is_not_decoded() {
+    let (world, bystander) = watched(RpcConfig::default()).await;
+    let call = world.begin(&bystander, "WhoAmI", &"x".repeat(1 << 20), 1_000, CallOptions::default());
+    let refused = text(call.await.expect("a reply")).expect_err("the request is too long");
+    let reason = "WhoAmI: the request is too long (1048580 bytes, limit 1048576); send less at a time";
+    assert!(refused.contains(reason), "{refused}");
+    let mut raw = world.raw().await;
+    let replies = [
+        (2, "ok "),
+        (3, "ERROR_INVALID_REQUEST Strict: too many elements in things (limit 2); send fewer at a time"),
+    ];
+    for (things, wanted) in replies {
+        raw.write(&strict_call_bytes(things)).await;
+        assert_eq!(raw.reply().await, Some(format!("1: {wanted}")), "{things} things");
+    }
+    still_served(&world, &bystander).await;
+}
+
+/// Returns a call of `Strict` whose request has an empty field 1, and these many empty fields 2.
+fn strict_call_bytes(things: usize) -> Vec<u8> {
+    let remote_method = Some(RemoteMethodPb { service_name: ECHO.into(), method_name: "Strict".into() });
+    let header = RequestHeader { call_id: 1, remote_method, ..Default::default() };
+    let body: Vec<u8> = [&[0x0au8, 0][..], &[0x12, 0].repeat(things)].concat();
+    let mut out = BytesMut::new();
+    frame::put_head(&header, body.len(), &mut out);
+    out.extend_from_slice(&body);
+    out.to_vec()
+}
+
+#[tokio::test(start_paused = true)]
+async fn connections_above_the_limit_are_refused_until_one_ends() {
+    let (world, bystander) = watched(RpcConfig { connections_max: 2, ..RpcConfig::default() }).await;
+    let last = world.raw().await;
+    assert_eq!(world.raw_unnegotiated().await.read_frame().await, None);
+    still_served(&world, &bystander).await;
+    drop(last);
+    world.env.sleep(Duration::from_secs(2)).await;
+    let mut next = world.raw().await;
+    next.call(0, "Echo", "hi").await;
+    assert_eq!(next.reply().await.as_deref(), Some("0: ok hi"));
+}
+
+/// Memory of a machine without any for incomplete requests, beyond what a configuration allows.
+struct NoMemory;
+
+impl MemoryBudget for NoMemory {
+    fn limit_bytes(&self) -> u64 {
+        0
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn long_incomplete_requests_share_a_budget() {
+    let env = Env { memory: Arc::new(NoMemory), ..mem_net::env() };
+    let config = RpcConfig { incoming_bytes_min: 5 << 20, ..RpcConfig::default() };
+    let world = World::over(env, config).await;
+    let bystander = world.connect().await;
+    let begun = |bytes: usize| [&(40u32 << 20).to_be_bytes()[..], &vec![1; bytes]].concat();
+    // A buffer has at most twice the bytes that arrived: the first one alone fits, both together do not.
+    let (mut first, mut second) = (world.raw().await, world.raw().await);
+    first.write(&begun(3 << 19)).await;
+    let _closed = second.stream.write_all(&begun(4 << 20)).await;
+    assert_eq!(second.read_frame().await, None);
+    first.write(&[1; 1_000]).await;
+    still_served(&world, &bystander).await;
+    assert_eq!(world.server.counters().connections_open.load(Ordering::Relaxed), 2, "the first one is open");
 }
 
 #[tokio::test(start_paused = true)]

@@ -21,6 +21,7 @@ use tokio::sync::Semaphore;
 use super::client::{CallOptions, ClientConnection, Proxy, RpcError, RpcResponse};
 use super::frame::{self, FrameReader, split_body};
 use super::negotiate::PREAMBLE;
+use super::request_limits::{RepeatedLimit, RequestLimits};
 use super::server::{RpcHandle, RpcServer};
 use super::{Call, MethodInfo, Reply, RequestIdPb, RpcConfig, RpcErrorCodePb, Service};
 use crate::env::{BoxFuture, Env, Stream, mem_net};
@@ -88,6 +89,16 @@ impl Service for Echo {
         &METHODS
     }
 
+    fn request_limits(&self, method: &str) -> RequestLimits {
+        match method {
+            "WhoAmI" => RequestLimits::SMALL,
+            "Strict" => {
+                RequestLimits::repeated(&[RepeatedLimit { path: &[2], name: "things", elements_max: 2 }])
+            }
+            _ => RequestLimits::FRAME,
+        }
+    }
+
     fn authorize(&self, call: &Call) -> Result<(), Reply> {
         match call.method {
             "Forbidden" => {
@@ -123,6 +134,10 @@ impl Service for Echo {
                     return match text.as_str() {
                         "fail" => Reply::error(RpcErrorCodePb::ErrorApplication, "failed"),
                         "uncached" => Reply::message(&count),
+                        "withheld" => Reply::withheld(
+                            Reply::message(&count).cached(),
+                            Reply::error(RpcErrorCodePb::ErrorApplication, "not yet"),
+                        ),
                         _ => Reply::message(&count).cached(),
                     };
                 }

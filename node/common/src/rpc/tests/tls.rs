@@ -54,9 +54,14 @@ struct TlsWorld {
 
 impl TlsWorld {
     async fn new(config: RpcConfig) -> TlsWorld {
+        TlsWorld::certified(config, "kudu").await
+    }
+
+    /// As [`TlsWorld::new`], with `user` in the certificate.
+    async fn certified(config: RpcConfig, user: &str) -> TlsWorld {
         let ca = TestCa::new();
         let env = mem_net::env();
-        let tls = Some(signed_server(&env, &ca, "kudu"));
+        let tls = Some(signed_server(&env, &ca, user));
         let security =
             ServerSecurity { tls, tokens: Some(Arc::new(TestTokens)), ..ServerSecurity::default() };
         TlsWorld { world: World::secure(env, config, security).await, ca }
@@ -141,6 +146,24 @@ async fn faulty_kerberos_world(
     principal: &str,
     faults: BindingFaults,
 ) -> (TlsWorld, ClientSecurity) {
+    let tls = kerberos_server(config, "kudu", faults).await;
+    let options = ClientSecurityOptions { kerberos: Some(kerberos_client(principal)), ..Default::default() };
+    let client = client_of(&tls.world.env, &tls.ca, options);
+    (tls, client)
+}
+
+/// Returns a client's Kerberos with the ticket of `principal`, if that is not empty.
+fn kerberos_client(principal: &str) -> ClientKerberos {
+    let ticket = (!principal.is_empty()).then(|| principal.to_string());
+    ClientKerberos {
+        library: Arc::new(KerberosDouble { principal: ticket }),
+        credentials: KerberosCredentials::Cache,
+        service: "kudu".to_string(),
+    }
+}
+
+/// A server with a keytab of the double, and a certificate with this user.
+async fn kerberos_server(config: RpcConfig, certified: &str, faults: BindingFaults) -> TlsWorld {
     let ca = TestCa::new();
     let env = mem_net::env();
     let kerberos = ServerKerberos {
@@ -150,18 +173,67 @@ async fn faulty_kerberos_world(
         host_rules: true,
         faults,
     };
-    let tls = (config.encryption != SecurityLevel::Disabled).then(|| signed_server(&env, &ca, "kudu"));
+    let tls = (config.encryption != SecurityLevel::Disabled).then(|| signed_server(&env, &ca, certified));
     let security = ServerSecurity { tls, kerberos: Some(Arc::new(kerberos)), ..ServerSecurity::default() };
-    let tls = TlsWorld { world: World::secure(env, config, security).await, ca };
-    let ticket = (!principal.is_empty()).then(|| principal.to_string());
-    let kerberos = ClientKerberos {
-        library: Arc::new(KerberosDouble { principal: ticket }),
-        credentials: KerberosCredentials::Cache,
-        service: "kudu".to_string(),
-    };
-    let options = ClientSecurityOptions { kerberos: Some(kerberos), ..Default::default() };
-    let client = client_of(&tls.world.env, &tls.ca, options);
-    (tls, client)
+    TlsWorld { world: World::secure(env, config, security).await, ca }
+}
+
+/// Returns the demands of a server that calls others, with the ticket of `principal`, if that is not empty.
+fn server_demands(principal: &str) -> ClientSecurityOptions {
+    ClientSecurityOptions {
+        server_user: Some("kudu".to_string()),
+        kerberos: (!principal.is_empty()).then(|| kerberos_client(principal)),
+        ..Default::default()
+    }
+}
+
+/// Returns the refusal of a server whose certificate has another user.
+fn no_service_user(found: &str) -> Result<String, String> {
+    Err(format!(
+        "FATAL_UNAUTHORIZED: Not authorized: server's certificate: does not name the user that servers act as (found \
+         {found}, expected \"kudu\"); give every server a certificate with UID=kudu"
+    ))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_calls_only_servers_whose_certificate_names_the_service_user() {
+    for (user, expected) in [
+        ("kudu", Ok("kudu Certificate confidential".to_string())),
+        ("ann", no_service_user("user \"ann\"")),
+        ("", no_service_user("no user")),
+    ] {
+        let tls = TlsWorld::certified(RpcConfig::default(), user).await;
+        let own = signed_server(&tls.world.env, &tls.ca, "kudu");
+        assert_eq!(tls.identity(ClientSecurity::new(own, server_demands(""))).await, expected, "{user}");
+        // Without a proof of its own it does not fall back to a name.
+        let nameless = tls.identity(client_of(&tls.world.env, &tls.ca, server_demands(""))).await;
+        let refused = nameless.expect_err("only PLAIN is left");
+        assert!(refused.contains("client requires authentication"), "{refused}");
+        // Clients demand the CA only.
+        let client = tls.client(EncryptionPolicy::Optional);
+        client.set_token(token(b"good"));
+        assert_eq!(tls.identity(client).await.as_deref(), Ok("tina Token confidential"), "{user}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_ticket_proves_a_server_whose_certificate_names_no_user() {
+    let (by_ticket, by_certificate) = ("kudu Kerberos confidential", "kudu Certificate confidential");
+    for (user, own, expected) in [
+        ("", "", Ok(by_ticket.to_string())),
+        ("", "kudu", Ok(by_ticket.to_string())),
+        ("kudu", "", Ok(by_ticket.to_string())),
+        ("kudu", "kudu", Ok(by_certificate.to_string())),
+        ("ann", "", Ok(by_ticket.to_string())),
+        ("ann", "kudu", no_service_user("user \"ann\"")),
+    ] {
+        let authentication = SecurityLevel::Required;
+        let config = RpcConfig { authentication, ..required(true) };
+        let tls = kerberos_server(config, user, BindingFaults::default()).await;
+        let own_tls = signed_server(&tls.world.env, &tls.ca, own);
+        let caller = ClientSecurity::new(own_tls, server_demands("kudu/caller@R"));
+        assert_eq!(tls.identity(caller).await, expected, "{user:?} called by {own:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -59,6 +59,8 @@ pub enum MethodRole {
     Superuser,
     /// Superusers and the cluster's servers.
     Service,
+    /// As [`MethodRole::Service`], for a method that operators call, too: the audit log has the servers' calls as well.
+    SuperuserOrService,
     /// The cluster's servers.
     ServiceOnly,
     /// As [`MethodRole::Client`]; superusers only if tablet servers check authorization tokens.
@@ -112,7 +114,7 @@ impl AccessLists {
             MethodRole::Client => superuser || self.users.has(user),
             MethodRole::ClientOrService => superuser || self.users.has(user) || self.service.has(user),
             MethodRole::Superuser => superuser,
-            MethodRole::Service => superuser || self.service.has(user),
+            MethodRole::Service | MethodRole::SuperuserOrService => superuser || self.service.has(user),
             MethodRole::ServiceOnly => self.service.has(user),
             MethodRole::ClientUnlessFineGrained => superuser || !self.fine_grained && self.users.has(user),
         }

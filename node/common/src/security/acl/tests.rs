@@ -6,17 +6,25 @@ fn lists(superusers: &str, users: &str) -> AccessLists {
 
 #[test]
 fn each_role_lets_its_callers_in() {
-    use MethodRole::{Client, ClientOrService, ClientUnlessFineGrained, Service, ServiceOnly, Superuser};
+    use MethodRole::*;
     let mut acl = lists("root, admin,", "alice,,bob");
-    let roles = [Client, ClientOrService, Superuser, Service, ServiceOnly, ClientUnlessFineGrained];
+    let roles = [
+        Client,
+        ClientOrService,
+        Superuser,
+        SuperuserOrService,
+        Service,
+        ServiceOnly,
+        ClientUnlessFineGrained,
+    ];
     let allowed = |acl: &AccessLists, user: &str| -> Vec<MethodRole> {
         roles.into_iter().filter(|role| acl.allows(*role, user)).collect()
     };
     assert_eq!(allowed(&acl, "alice"), [Client, ClientOrService, ClientUnlessFineGrained]);
-    assert_eq!(allowed(&acl, "kudu"), [ClientOrService, Service, ServiceOnly]);
+    assert_eq!(allowed(&acl, "kudu"), [ClientOrService, SuperuserOrService, Service, ServiceOnly]);
     assert_eq!(
         allowed(&acl, "admin"),
-        [Client, ClientOrService, Superuser, Service, ClientUnlessFineGrained]
+        [Client, ClientOrService, Superuser, SuperuserOrService, Service, ClientUnlessFineGrained]
     );
     assert_eq!(allowed(&acl, "mallory"), []);
     assert_eq!(allowed(&acl, ""), []);

@@ -10,8 +10,9 @@
 //!   a web server (HTTPS), with its host name checked                                        web_client
 //! ```
 //!
-//! Host names are not checked, as in Kudu: a server is trusted because the cluster's CA signed its certificate. There
-//! are no tickets, no resumption, no renegotiation, no SNI and no ALPN.
+//! Host names are not checked, as in Kudu: a server is trusted because the cluster's CA signed its certificate, and by
+//! other servers because of the user in it (`rpc::negotiate`). There are no tickets, no resumption, no renegotiation,
+//! no SNI and no ALPN.
 //!
 //! # Randomness
 //!

@@ -196,6 +196,19 @@ fn every_changed_bit_of_a_token_is_noticed() {
 }
 
 #[test]
+fn a_long_token_is_not_decoded() {
+    let (verifier, token) = signed();
+    // Empty fields of an unknown number.
+    let padded = |fields: usize| {
+        let data = [token.token_data(), &[0x7a, 0].repeat(fields)].concat();
+        let padded = SignedTokenPb { token_data: Some(data.into()), ..token.clone() };
+        verifier.verify(&padded, 100).expect_err("its signature is not over this")
+    };
+    assert_eq!(padded(1), TokenFault::BadSignature);
+    assert_eq!(padded(1 << 19), TokenFault::Malformed);
+}
+
+#[test]
 fn an_authorization_token_does_not_authenticate() {
     let config = TokenConfig::default();
     let key = TokenKey::from_seed(0, &[1; 32], config.lifetime(100));

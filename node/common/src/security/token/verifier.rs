@@ -14,6 +14,9 @@ const EXPIRED_KEYS_MAX: usize = 64;
 /// Public keys kept by a server. With one more, the oldest is dropped, even if it has not expired. Servers refuse
 /// settings that need more: [`TokenConfig::keys_max`](super::TokenConfig::keys_max).
 pub const TOKEN_KEYS_MAX: usize = 1_024;
+/// Maximum length of a token's content in bytes. It is decoded before its signature is checked; a privilege on each of
+/// many thousand columns is shorter.
+const TOKEN_BYTES_MAX: usize = 1 << 20;
 
 /// Public keys that a server got from the masters.
 #[derive(Debug, Clone, Default)]
@@ -116,6 +119,9 @@ impl TokenVerifier {
         else {
             return Err(TokenFault::Malformed);
         };
+        if data.len() > TOKEN_BYTES_MAX {
+            return Err(TokenFault::Malformed);
+        }
         // The signature is over these bytes: they are decoded, never encoded again.
         let token = TokenPb::decode(data.clone()).map_err(|_| TokenFault::Malformed)?;
         let expires_s = token.expire_unix_epoch_seconds.ok_or(TokenFault::Malformed)?;

@@ -6,10 +6,11 @@
 //! ```
 //!
 //! - Until the first keys have come every token is rejected.
+//! - Keys that are not usable leave the others in force, so that an issuer's new kind of key keeps no revoked key
+//!   alive.
 //! - Redirections are not followed: the URL names who decides on the keys.
 
 use std::fmt;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,13 +18,11 @@ use bytes::Bytes;
 use engine::error::{Error, Result};
 use engine::sync::Mutex;
 use engine::time::WallTime;
-use futures_util::future::{Either, select};
-use http_body_util::{BodyExt, Empty, Limited};
-use hyper::client::conn::http1;
+use http_body_util::Empty;
 use hyper::header::{ACCEPT, HOST};
 use hyper::{Request, StatusCode, Uri};
-use hyper_util::rt::TokioIo;
 
+use crate::server::web_request::{exchange, machine_authorities};
 use nyala_common::env::{Env, Stream};
 use nyala_common::security::tls::{TlsWebClient, WebTrust, certificates_from_pem};
 use nyala_common::security::{JwtKeySet, JwtTokenVerifier};
@@ -32,13 +31,6 @@ use nyala_common::security::{JwtKeySet, JwtTokenVerifier};
 const KEY_SET_BYTES_MAX: usize = 1 << 20;
 /// Longest pause after a failure.
 const RETRY_PAUSE: Duration = Duration::from_secs(5);
-/// Files in which Linux distributions keep the CAs that the machine trusts.
-const SYSTEM_AUTHORITIES: [&str; 4] = [
-    "/etc/ssl/certs/ca-certificates.crt",
-    "/etc/pki/tls/certs/ca-bundle.crt",
-    "/etc/ssl/ca-bundle.pem",
-    "/etc/ssl/cert.pem",
-];
 
 /// Settings of the source.
 #[derive(Debug, Clone)]
@@ -103,10 +95,7 @@ impl JwksUrl {
         loop {
             let pause = match self.fetch(&env).await {
                 Ok(keys) => {
-                    let first = self.keys.lock().replace(Arc::new(keys)).is_none();
-                    if first {
-                        tracing::info!(url = self.config.url, "the keys of JSON Web Tokens were fetched");
-                    }
+                    self.take(Arc::new(keys));
                     self.config.interval
                 }
                 Err(error) => {
@@ -116,6 +105,18 @@ impl JwksUrl {
                 }
             };
             env.sleep(pause).await;
+        }
+    }
+
+    /// Takes fetched keys, and logs how they differ from those before.
+    fn take(&self, keys: Arc<JwtKeySet>) {
+        let before = self.keys.lock().replace(keys.clone());
+        let url = &self.config.url;
+        if before.is_none() {
+            tracing::info!(url, "the keys of JSON Web Tokens were fetched");
+        }
+        if before.is_none_or(|before| before.unused() != keys.unused()) {
+            log_unused(keys.unused(), url);
         }
     }
 
@@ -129,31 +130,16 @@ impl JwksUrl {
     }
 
     async fn get(&self, env: &Env) -> Result<Bytes> {
-        let stream = self.connect(env).await?;
-        let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
-        match select(pin!(connection), pin!(self.exchange(sender))).await {
-            Either::Right((got, _)) => got,
-            // A connection knows why it has ended, a request perhaps only that it has.
-            Either::Left((ended, exchange)) => match (exchange.await, ended) {
-                (Err(_), Err(cause)) => Err(failed(cause)),
-                (got, _) => got,
-            },
-        }
-    }
-
-    /// Sends the request and reads the reply.
-    async fn exchange(&self, mut sender: http1::SendRequest<Empty<Bytes>>) -> Result<Bytes> {
         let path = self.uri.path_and_query().map_or("/", |path| path.as_str());
         let authority = self.uri.authority().map_or("", |authority| authority.as_str());
         let request = Request::get(path).header(HOST, authority).header(ACCEPT, "application/json");
         let request = request.body(Empty::<Bytes>::new());
         let request = request.map_err(|error| Error::invalid(format!("jwks_url: {error}")))?;
-        let response = sender.send_request(request).await.map_err(failed)?;
-        if response.status() != StatusCode::OK {
-            return Err(Error::aborted(format!("jwks_url: the reply is {}, not 200", response.status())));
+        let reply = exchange(self.connect(env).await?, request, KEY_SET_BYTES_MAX).await;
+        match reply.map_err(|error| error.context("jwks_url"))? {
+            (StatusCode::OK, keys) => Ok(keys),
+            (status, _) => Err(Error::aborted(format!("jwks_url: the reply is {status}, not 200"))),
         }
-        let body = Limited::new(response.into_body(), KEY_SET_BYTES_MAX).collect().await;
-        body.map(|body| body.to_bytes()).map_err(|error| Error::aborted(format!("jwks_url: {error}")))
     }
 
     async fn connect(&self, env: &Env) -> Result<Stream> {
@@ -177,19 +163,11 @@ impl JwksUrl {
     }
 }
 
-fn failed(error: hyper::Error) -> Error {
-    Error::aborted(format!("jwks_url: {}", causes(&error)))
-}
-
-/// Returns an error with its causes: those of TLS are inside.
-fn causes(error: &dyn std::error::Error) -> String {
-    let mut text = error.to_string();
-    let mut inner = error.source();
-    while let Some(cause) = inner {
-        text = format!("{text}: {cause}");
-        inner = cause.source();
+/// Logs the reasons that keys of a set are not used.
+pub(super) fn log_unused(reasons: &[String], source: &str) {
+    for why in reasons {
+        tracing::warn!(source, why, "a key of JSON Web Tokens is not used");
     }
-    text
 }
 
 /// Returns the web servers that are believed.
@@ -204,8 +182,7 @@ fn trust(env: &Env, config: &JwksUrlConfig) -> Result<WebTrust> {
             pem.map_err(|error| Error::io(format_args!("trusted_certificate_file: read {file}"), &error))?;
         return certificates_from_pem(&pem, "trusted_certificate_file").map(WebTrust::Authorities);
     }
-    let found = SYSTEM_AUTHORITIES.iter().find_map(|file| env.disks.read_file(file).ok());
-    let pem = found.ok_or_else(|| {
+    let pem = machine_authorities(env).ok_or_else(|| {
         Error::invalid(
             "trusted_certificate_file: this machine has no list of trusted CAs; name the file of the CA of jwks_url",
         )

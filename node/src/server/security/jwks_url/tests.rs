@@ -129,11 +129,18 @@ async fn keys_are_replaced_and_outlive_failures() {
         assert_eq!(accepts(secret).as_deref(), Ok("ann"));
         assert_eq!(accepts(other), Err("failed to verify signature".to_string()));
     }
+    // An entry of a new kind keeps no key in force that the issuer has withdrawn.
+    let new_kind = r#",{"kty":"RSA","kid":"2","use":"enc","alg":"RSA-OAEP-512","n":"AQAB","e":"AQAB"}]"#;
+    server.set(Reply::Body(key_set("three").replace(']', new_kind)));
+    server.two_requests(&env).await;
+    server.two_requests(&env).await;
+    assert_eq!(accepts("three").as_deref(), Ok("ann"));
+    assert_eq!(accepts("two"), Err("failed to verify signature".to_string()));
     for failure in [Reply::Status("500 Internal Server Error"), Reply::Body("no keys".to_string())] {
         server.set(failure);
         server.two_requests(&env).await;
         server.two_requests(&env).await;
-        assert_eq!(accepts("two").as_deref(), Ok("ann"), "the keys before stay");
+        assert_eq!(accepts("three").as_deref(), Ok("ann"), "the keys before stay");
     }
     task.abort();
 }
