@@ -13,7 +13,8 @@ use node::server::flags::Flags;
 use nyala_client::predicate::{Comparison, SimplifiedPredicate};
 use nyala_client::tables::AlterStep;
 use nyala_client::{
-    Client, ClientConfig, CreateTable, ErrorKind, FlushMode, ReadMode, ScanSpec, SessionConfig, Table,
+    Client, ClientConfig, CreateTable, ErrorKind, FlushMode, ReadMode, ScanSpec, ScanToken, Scanner, Session,
+    SessionConfig, Table,
 };
 use nyala_common::env::Env;
 use nyala_common::env::os::{OsEnv, OsOptions};
@@ -75,7 +76,11 @@ async fn insert(table: &Table, mode: FlushMode, rows: std::ops::Range<i64>) -> V
 
 /// Returns the keys and the sum of `v` of a scan.
 async fn scan(table: &Table, spec: ScanSpec) -> (Vec<i64>, i64) {
-    let mut scanner = table.scan(spec).expect("a legal scan");
+    read(table.scan(spec).expect("a legal scan")).await
+}
+
+/// Reads a scan to its end; returns the keys and the sum of `v`.
+async fn read(mut scanner: Scanner) -> (Vec<i64>, i64) {
     let (mut keys, mut sum) = (Vec::new(), 0);
     while let Some(batch) = scanner.next_batch().await.expect("a running cluster") {
         keys.extend(batch.column(0).as_primitive::<Int64Type>().values());
@@ -180,6 +185,115 @@ async fn a_fault_tolerant_scan_keeps_its_snapshot() {
     }
     assert_eq!(rows, 3000);
     assert!(falls < 4, "keys ascend within each of four tablets");
+    world.cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_fault_tolerant_scan_of_the_clients_writes_reads_a_snapshot_after_them() {
+    let mut world = world().await;
+    let table = hashed(&world.client, "own").await;
+    assert_eq!(insert(&table, FlushMode::AutoBackground, 0..100).await, []);
+    let written = world.client.observed_timestamp();
+    let spec = ScanSpec { fault_tolerant: true, read_mode: ReadMode::YourWrites, ..ScanSpec::default() };
+    let mut scanner = table.scan(spec.clone()).expect("a legal scan");
+    scanner.next_batch().await.expect("a running cluster").expect("there are rows");
+    assert!(written.is_some() && scanner.snapshot() > written);
+    assert_eq!(scan(&table, spec.clone()).await.0.len(), 100);
+    let mut rows = 0;
+    for token in table.scan_tokens(&spec).await.expect("a running cluster") {
+        let scanner = world.client.scan_serialized_token(&token.serialize()).await.expect("a token");
+        rows += read(scanner).await.0.len();
+    }
+    assert_eq!(rows, 100);
+    world.cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_tokens_of_a_tablets_partition_keys_are_one() {
+    let mut world = world().await;
+    let table = hashed(&world.client, "parts").await;
+    assert_eq!(insert(&table, FlushMode::AutoBackground, 0..200).await, []);
+    let all = table.scan_tokens(&ScanSpec::default()).await.expect("a running cluster");
+    assert_eq!(all.len(), 4);
+    let mut rows = 0;
+    for token in all {
+        let partition = token.tablet().partition.clone();
+        let partitions = PartitionRange { lower: partition.start, upper: partition.end };
+        let spec = ScanSpec { partitions, ..ScanSpec::default() };
+        let some = table.scan_tokens(&spec).await.expect("a running cluster");
+        let ids: Vec<&str> = some.iter().map(|token| token.tablet().id.as_str()).collect();
+        assert_eq!(ids, [token.tablet().id.as_str()]);
+        let scanner = world.client.scan_serialized_token(&some[0].serialize()).await.expect("a token");
+        rows += read(scanner).await.0.len();
+    }
+    assert_eq!(rows, 200);
+    world.cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_token_reads_the_columns_for_which_it_was_created_or_fails() {
+    let mut world = world().await;
+    let table = hashed(&world.client, "altered").await;
+    assert_eq!(insert(&table, FlushMode::AutoBackground, 0..100).await, []);
+    let columns = Some(vec!["k".to_string(), "v".to_string()]);
+    let tokens = table.scan_tokens(&ScanSpec { columns, ..ScanSpec::default() }).await;
+    let tokens: Vec<Vec<u8>> = tokens.expect("a running cluster").iter().map(ScanToken::serialize).collect();
+    let v = |ty| AlterStep::AddColumn(ColumnSchema::new(9, "v", ty).nullable());
+    let rename = AlterStep::RenameColumn { from: "v".to_string(), to: "w".to_string() };
+    let steps = [rename, v(DataType::Int32)];
+    let table = world.client.alter_table(&table, &steps, None).await.expect("legal steps");
+    let mut sum = 0;
+    for token in &tokens {
+        let scanner = world.client.scan_serialized_token(token).await.expect("its column has another name");
+        sum += read(scanner).await.1;
+    }
+    assert_eq!(sum, (0..100).map(|k| k * 2).sum::<i64>(), "the new column has no values");
+    let dropped = ["v", "w"].map(|name| AlterStep::DropColumn(name.to_string()));
+    let steps: Vec<AlterStep> = dropped.into_iter().chain([v(DataType::Int64)]).collect();
+    world.client.alter_table(&table, &steps, None).await.expect("legal steps");
+    let error = world.client.scan_serialized_token(&tokens[0]).await.err().expect("its column is gone");
+    assert_eq!(error.kind, ErrorKind::NotFound);
+    let message = "scan token of table altered: column \"v\" no longer exists; create the tokens again";
+    assert_eq!(error.message, message);
+    world.cluster.shutdown().await;
+}
+
+/// Inserts a row that has this key and no other value.
+async fn insert_key(session: &Session, table: &Table, k: i64) -> Result<(), ErrorKind> {
+    let key = k.to_le_bytes();
+    let cells = [ClientCell::Value(&key), ClientCell::Null, ClientCell::Null];
+    session.apply(table, RowOpKind::Insert, &cells, k as u64).await.map_err(|error| error.kind)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_task_that_shares_a_session_gets_the_result_of_its_row() {
+    let mut world = world().await;
+    let table = hashed(&world.client, "shared").await;
+    let session = world.client.session(SessionConfig::new(FlushMode::AutoSync));
+    assert_eq!(insert_key(&session, &table, 0).await, Ok(()));
+    let other = session.clone();
+    for k in 1..100 {
+        let results = tokio::join!(insert_key(&session, &table, k), insert_key(&other, &table, 0));
+        assert_eq!(results, (Ok(()), Err(ErrorKind::AlreadyPresent)));
+    }
+    assert_eq!(session.flush().await, []);
+    assert_eq!(session.written(), 100);
+    world.cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_failure_of_a_row_whose_caller_gave_up_is_for_the_next_flush() {
+    let mut world = world().await;
+    let table = hashed(&world.client, "abandoned").await;
+    let session = world.client.session(SessionConfig::new(FlushMode::AutoSync));
+    assert_eq!(insert_key(&session, &table, 0).await, Ok(()));
+    let mut abandoned = Box::pin(insert_key(&session, &table, 0));
+    assert!(futures_util::poll!(&mut abandoned).is_pending(), "the row is sent");
+    drop(abandoned);
+    assert_eq!(insert_key(&session, &table, 1).await, Ok(()));
+    let failures = session.flush().await;
+    let failures: Vec<_> = failures.into_iter().map(|failure| (failure.tag, failure.error.kind)).collect();
+    assert_eq!(failures, [(0, ErrorKind::AlreadyPresent)]);
     world.cluster.shutdown().await;
 }
 

@@ -32,6 +32,7 @@ use nyala_proto::kudu::tserver::{
 use nyala_proto::kudu::{AppStatusPb, ColumnarRowBlockPb, HostPortPb, app_status_pb::ErrorCode};
 use nyala_proto::kudu::{PartitionPb, PartitionSchemaPb};
 use prost::Message;
+use tokio::sync::oneshot;
 
 const MASTER: [MethodInfo; 4] =
     [method("ConnectToMaster"), method("GetTableSchema"), method("GetTableLocations"), method("AlterTable")];
@@ -52,6 +53,8 @@ struct Script {
     leaders: Mutex<(usize, usize)>,
     /// Id of the tablet, and the first key after it.
     tablet: Mutex<(&'static str, Option<i32>)>,
+    /// Channels of the next location lookup: it reports its response, and sends it when it is released.
+    held_lookup: Mutex<Option<(oneshot::Sender<()>, oneshot::Receiver<()>)>>,
     log: Mutex<Vec<String>>,
 }
 
@@ -248,7 +251,15 @@ impl Service for Server {
 
     fn call(self: Arc<Self>, call: Call) -> BoxFuture<'static, Reply> {
         let reply = if self.is_master { self.master(&call) } else { self.tablet_server(&call) };
-        Box::pin(async move { reply })
+        let is_lookup = call.method == "GetTableLocations";
+        let held = self.script.held_lookup.lock().take_if(|_| is_lookup);
+        Box::pin(async move {
+            if let Some((found, released)) = held {
+                found.send(()).expect("the test waits");
+                released.await.expect("the test releases it");
+            }
+            reply
+        })
     }
 }
 
@@ -342,6 +353,32 @@ async fn rows_of_a_tablet_that_begins_where_a_dropped_one_did_are_buffered_anew(
     let failures = session.flush().await;
     let texts: Vec<&str> = failures.iter().map(|failure| failure.error.message.as_str()).collect();
     assert_eq!(texts, ["tablet gone of table t was dropped"]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tablet_that_was_located_before_all_locations_were_dropped_gets_no_rows() {
+    let world = World::new([Scripted::Written]).await;
+    let table = world.client.open_table("t").await.expect("scripted");
+    let session = world.client.session(SessionConfig::new(FlushMode::Manual));
+    let apply = async |key: i32| {
+        let key = key.to_le_bytes();
+        let applied = session.apply(&table, RowOpKind::Insert, &[ClientCell::Value(&key)], 0).await;
+        applied.expect("it is buffered");
+    };
+    let (found, is_found) = oneshot::channel();
+    let (release, released) = oneshot::channel();
+    *world.script.held_lookup.lock() = Some((found, released));
+    *world.script.tablet.lock() = (GONE, Some(10));
+    let replace_tablet = async {
+        is_found.await.expect("the first row is looked up");
+        *world.script.tablet.lock() = ("tablet", None);
+        table.forget_locations();
+        apply(20).await;
+        release.send(()).expect("the first lookup waits");
+    };
+    tokio::join!(apply(5), replace_tablet);
+    assert_eq!(session.flush().await, []);
+    assert_eq!(session.written(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -11,8 +11,9 @@ use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use embedded::EmbeddedCluster;
 use futures_util::{StreamExt, TryStreamExt};
 use nyala_client::predicate::Comparison;
-use nyala_client::rows::{FromRow, ToRow};
+use nyala_client::rows::{BatchStream, FromRow, ToRow};
 use nyala_client::{Client, ClientError, ClientResult, DataType, FlushMode, RowOpKind, SessionConfig, Table};
+use nyala_common::env::testing::becomes;
 use quick_start::Person;
 
 /// A cluster and a client of it.
@@ -118,24 +119,50 @@ async fn record_batches_are_written_and_streamed() {
     world.embedded.shutdown().await;
 }
 
+impl World {
+    /// Returns a stream that has returned some of its rows.
+    async fn begin_stream(&self) -> BatchStream {
+        let people = self.people("people").await;
+        let mut writer = people.writer();
+        for id in 0..1000 {
+            writer.insert(&person(id, "x")).await.expect("it fits");
+        }
+        writer.finish().await.expect("all are new");
+        let mut rows = people.select().batch_bytes(1).your_writes().batches().expect("a scan");
+        rows.next().await.expect("a batch").expect("a running cluster");
+        let server = &self.embedded.tablet_server(0).server;
+        assert!(!server.scanners().is_empty(), "the scan has more rows");
+        rows
+    }
+
+    async fn wait_for_closed_scanners(&self) {
+        let server = &self.embedded.tablet_server(0).server;
+        assert!(becomes(&server.env, || server.scanners().is_empty()).await, "a scanner stays open");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_dropped_stream_closes_its_scanner() {
     let mut world = world().await;
-    let people = world.people("people").await;
-    let mut writer = people.writer();
-    for id in 0..1000 {
-        writer.insert(&person(id, "x")).await.expect("it fits");
-    }
-    writer.finish().await.expect("all are new");
-    let mut rows = people.select().batch_bytes(1).your_writes().batches().expect("a scan");
-    rows.next().await.expect("a batch").expect("a running cluster");
-    let server = world.embedded.tablet_server(0);
-    assert!(!server.server.scanners().is_empty(), "the scan has more rows");
-    drop(rows);
-    while !server.server.scanners().is_empty() {
-        server.server.env.sleep(std::time::Duration::from_millis(1)).await;
-    }
+    drop(world.begin_stream().await);
+    world.wait_for_closed_scanners().await;
     world.embedded.shutdown().await;
+}
+
+#[test]
+fn a_stream_that_is_dropped_outside_of_a_runtime_closes_its_scanner() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build();
+    let runtime = runtime.expect("threads");
+    let (mut world, rows) = runtime.block_on(async {
+        let world = world().await;
+        let rows = world.begin_stream().await;
+        (world, rows)
+    });
+    drop(rows);
+    runtime.block_on(async move {
+        world.wait_for_closed_scanners().await;
+        world.embedded.shutdown().await;
+    });
 }
 
 #[derive(ToRow)]

@@ -4,22 +4,24 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bytes::Bytes;
-use engine::error::{Error, Result};
-use engine::ids::{PeerId, TabletId, Uuid};
+use engine::error::{Error, ErrorKind, Result};
+use engine::ids::{OpId, PeerId, TabletId, Uuid};
 use engine::time::Instant;
+use futures_util::future::join_all;
 use prost::Message;
 
 use super::master_calls::{MASTER_SERVICE, error_from_rpc};
 use super::replica_admin::{ReplicaInfo, TabletReplicas};
 use super::{Client, TABLET_SERVICE, TableInfo};
 use nyala_common::rpc::client::CallOptions;
+use nyala_common::wire::consensus::op_id_from_pb;
 use nyala_common::wire::errors::error_from_status;
 use nyala_proto::kudu::HostPortPb;
 use nyala_proto::kudu::consensus::raft_peer_pb::{MemberType, Role};
 use nyala_proto::kudu::consensus::{
-    ConsensusStatePb, GetConsensusStateRequestPb, GetConsensusStateResponsePb, LeaderStepDownMode,
-    LeaderStepDownRequestPb, LeaderStepDownResponsePb, RaftConfigPb, RaftPeerPb, UnsafeChangeConfigRequestPb,
-    UnsafeChangeConfigResponsePb,
+    ConsensusStatePb, GetConsensusStateRequestPb, GetConsensusStateResponsePb, GetLastOpIdRequestPb,
+    GetLastOpIdResponsePb, LeaderStepDownMode, LeaderStepDownRequestPb, LeaderStepDownResponsePb,
+    RaftConfigPb, RaftPeerPb, UnsafeChangeConfigRequestPb, UnsafeChangeConfigResponsePb,
 };
 use nyala_proto::kudu::master::change_t_server_state_request_pb::HandleMissingTs;
 use nyala_proto::kudu::master::t_server_state_change_pb::StateChange;
@@ -52,6 +54,8 @@ pub struct MasterInfo {
     pub id: Option<PeerId>,
     /// `host:port`; empty if the master does not reply.
     pub address: String,
+    /// True if the web port speaks HTTPS.
+    pub https: bool,
     pub leader: bool,
     /// Reason that the master does not reply.
     pub error: Option<String>,
@@ -117,6 +121,7 @@ impl Client {
             MasterInfo {
                 id: instance.and_then(|instance| Uuid::parse(&instance.permanent_uuid).ok()),
                 address: address.map(|addr| format!("{}:{}", addr.host, addr.port)).unwrap_or_default(),
+                https: registered.is_some_and(|registration| registration.https_enabled()),
                 leader: entry.role() == Role::Leader,
                 error: entry.error.as_ref().map(|status| error_from_status(status).message),
             }
@@ -161,23 +166,39 @@ impl Client {
         Ok(())
     }
 
-    /// Makes all masters forget a tablet server; `force` also one that is alive.
+    /// Makes all masters forget a tablet server; `force` also one that is alive. After a failure it can be repeated: a
+    /// server that the leader does not know was forgotten before.
     pub async fn unregister_server(&self, server: PeerId, force: bool) -> Result<()> {
+        let mut masters = self.masters().await?;
+        masters.retain(|master| master.error.is_none());
+        let (leaders, followers): (Vec<_>, Vec<_>) = masters.into_iter().partition(|master| master.leader);
+        let [leader] = &leaders[..] else {
+            let message = format!("masters: {} lead; retry when one does", leaders.len());
+            return Err(Error::not_ready(message));
+        };
+        // Order: the leader decides, then the others forget what they know from heartbeats. They are not asked whether
+        // the server is alive: each had its last heartbeat at another time.
+        match self.unregister_at(leader, server, force).await {
+            Err(error) if error.kind == ErrorKind::NotFound => {}
+            unregistered => unregistered?,
+        }
+        let asked = followers.iter().map(|master| self.unregister_at(master, server, true));
+        let failures = join_all(asked).await.into_iter().filter_map(Result::err);
+        let failures: Vec<String> = failures.map(|error| error.message).collect();
+        if failures.is_empty() { Ok(()) } else { Err(Error::not_ready(failures.join("; "))) }
+    }
+
+    async fn unregister_at(&self, master: &MasterInfo, server: PeerId, force: bool) -> Result<()> {
         let request = UnregisterTServerRequestPb {
             uuid: Some(server.to_string()),
             force_unregister_live_tserver: Some(force),
         };
-        // The leader decides; the others only forget what they know from heartbeats.
-        let mut masters = self.masters().await?;
-        masters.sort_by_key(|master| !master.leader);
-        for master in masters.iter().filter(|master| master.error.is_none()) {
-            let reply: UnregisterTServerResponsePb =
-                self.admin_call(&master.address, MASTER_SERVICE, "UnregisterTServer", &request).await?;
-            if let Some(error) = &reply.error {
-                return Err(error_from_status(&error.status).context(&master.address));
-            }
+        let reply: UnregisterTServerResponsePb =
+            self.admin_call(&master.address, MASTER_SERVICE, "UnregisterTServer", &request).await?;
+        match &reply.error {
+            Some(error) => Err(error_from_status(&error.status).context(&master.address)),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     /// Takes a master out of the masters' configuration. The leader itself cannot be removed.
@@ -254,6 +275,22 @@ impl Client {
             }
         }
         Ok(states)
+    }
+
+    /// Returns the last operation in the log of a replica on `server`.
+    pub async fn last_op(&self, tablet: TabletId, server: PeerId, address: &str) -> Result<OpId> {
+        let request = GetLastOpIdRequestPb {
+            dest_uuid: Some(Bytes::from(server.to_string())),
+            tablet_id: Bytes::from(tablet.to_string()),
+            opid_type: None,
+        };
+        let reply: GetLastOpIdResponsePb =
+            self.admin_call(address, CONSENSUS_SERVICE, "GetLastOpId", &request).await?;
+        match (&reply.error, &reply.opid) {
+            (Some(error), _) => Err(error_from_status(&error.status)),
+            (None, Some(last)) => op_id_from_pb(last),
+            (None, None) => Err(Error::invalid(format!("{address}: the response lacks an operation"))),
+        }
     }
 
     /// Requests that a tablet's leader transfers its leadership, to `to` or to any voter. Returns the former leader.

@@ -9,7 +9,8 @@ use nyala_proto::kudu::master::{HoldHistoryRequestPb, HoldHistoryResponsePb, Tab
 
 impl Table {
     /// Asks the masters to keep the table's history from `timestamp` on. Returns the time after which the hold ends
-    /// unless it is asked for again. `holder` names the reader; its last request on the table counts.
+    /// unless it is asked for again. `holder` names the reader, in at most 128 bytes; its last request on the table
+    /// counts.
     ///
     /// Kudu's masters do not know the call: then the error's kind is `Invalid`.
     pub async fn hold_history(&self, holder: &str, timestamp: u64) -> Result<Duration> {

@@ -58,7 +58,7 @@
 //! | read | [`Table::select`]: streams of batches or structs | [`Scanner`] of a [`ScanSpec`] |
 //! | errors | [`ClientError`] | [`Error`] with an [`ErrorKind`] |
 //!
-//! A dropped stream or scanner closes the scanner on its server.
+//! A dropped stream or scanner closes the scanner on its server, also if it is dropped outside of a runtime.
 //!
 //! # Concepts
 //!

@@ -40,6 +40,8 @@ pub struct ServerInfo {
     pub id: PeerId,
     pub host: String,
     pub port: u16,
+    /// True if the web port speaks HTTPS.
+    pub https: bool,
     pub location: Option<String>,
     /// Time since the last heartbeat.
     pub silent_for: Duration,
@@ -73,13 +75,14 @@ impl Client {
             self.shared.masters.call("ListTabletServers", &request, deadline, &[]).await?;
         let mut servers = Vec::new();
         for entry in &reply.servers {
-            let address =
-                entry.registration.as_ref().and_then(|registration| registration.rpc_addresses.first());
+            let registered = entry.registration.as_ref();
+            let address = registered.and_then(|registration| registration.rpc_addresses.first());
             let Some(address) = address else { continue };
             servers.push(ServerInfo {
                 id: Uuid::parse(&entry.instance_id.permanent_uuid)?,
                 host: address.host.clone(),
                 port: address.port as u16,
+                https: registered.is_some_and(|registration| registration.https_enabled()),
                 location: entry.location.clone(),
                 silent_for: Duration::from_millis(entry.millis_since_heartbeat().max(0) as u64),
                 maintenance: entry.state() == TServerStatePb::MaintenanceMode,

@@ -40,7 +40,7 @@ pub enum ReadMode {
     Latest,
     /// The state before this timestamp, in all tablets; `None`: the first tablet's server chooses the current time.
     AtSnapshot(Option<u64>),
-    /// A recent state that includes all writes of this client.
+    /// A recent state that includes all writes of this client. A fault-tolerant scan reads the current one.
     YourWrites,
 }
 
@@ -55,13 +55,14 @@ pub struct ScanSpec {
     pub predicates: Vec<Predicate>,
     /// Bounds on encoded primary keys.
     pub keys: PartitionRange,
-    /// Bounds on partition keys.
+    /// Bounds on partition keys. They select tablets: one that has some of the keys is read as a whole.
     pub partitions: PartitionRange,
     pub read_mode: ReadMode,
     /// Start timestamp of a diff scan: only rows changed since then, with an additional last column that marks deleted
     /// rows. Requires a snapshot timestamp and `fault_tolerant`.
     pub diff_from: Option<u64>,
-    /// True for a scan in key order within each tablet that can resume at another replica. Reads a snapshot.
+    /// True for a scan in key order within each tablet that can resume at another replica. Reads a snapshot: the
+    /// current state, unless `read_mode` names one.
     pub fault_tolerant: bool,
     /// Maximum number of rows.
     pub limit: Option<u64>,
@@ -85,6 +86,17 @@ impl Default for ScanSpec {
             limit: None,
             batch_bytes: 1 << 20,
             any_replica: false,
+        }
+    }
+}
+
+impl ScanSpec {
+    /// Returns the read mode to ask servers for. They read in key order from a snapshot only. One that a server chooses
+    /// now follows all writes of this client, whose timestamp each request propagates.
+    pub(super) fn requested_mode(&self) -> ReadMode {
+        match self.read_mode {
+            ReadMode::Latest | ReadMode::YourWrites if self.fault_tolerant => ReadMode::AtSnapshot(None),
+            mode => mode,
         }
     }
 }
@@ -127,9 +139,7 @@ impl Table {
     /// Starts a scan. Fails with `NotFound` for an unknown column, with `Invalid` for contradictory options, and with
     /// `Unsupported` for an aggregation that no server has.
     pub fn scan(&self, mut spec: ScanSpec) -> Result<Scanner> {
-        if spec.fault_tolerant && spec.read_mode == ReadMode::Latest {
-            spec.read_mode = ReadMode::AtSnapshot(None);
-        }
+        spec.read_mode = spec.requested_mode();
         let snapshot = match spec.read_mode {
             ReadMode::AtSnapshot(at) => at,
             ReadMode::Latest | ReadMode::YourWrites => None,
@@ -215,7 +225,8 @@ fn is_deleted(columns: &[ColumnSchema]) -> ColumnSchema {
     column
 }
 
-fn intersect(range: &PartitionRange, to: &PartitionRange) -> Option<PartitionRange> {
+/// Returns the keys that both ranges have; `None` if there are none.
+pub(super) fn intersect(range: &PartitionRange, to: &PartitionRange) -> Option<PartitionRange> {
     let lower = range.lower.clone().max(to.lower.clone());
     let upper = match (range.upper.is_empty(), to.upper.is_empty()) {
         (true, _) => to.upper.clone(),

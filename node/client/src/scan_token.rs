@@ -1,19 +1,25 @@
 //! Scan tokens: a scan split into one token per tablet. A token is a message that another process can scan.
+//!
+//! The table may be altered before its tokens are read. A column of a token is the one with its id, under any name;
+//! tokens of clients that send no ids name it. One that was dropped or has another type since fails the scan.
 
 use std::sync::Arc;
 
 use bytes::Bytes;
 use engine::error::{Error, Result};
+use engine::ids::ColumnId;
 use engine::schema::partition_range::PartitionRange;
+use engine::schema::predicate::Predicate;
+use engine::schema::{ColumnSchema, Schema};
 use prost::Message;
 
 use super::location_cache::{LocationLookup, TabletLocation};
-use super::scan::{ReadMode, ScanSpec, Scanner};
+use super::scan::{ReadMode, ScanSpec, Scanner, intersect};
 use super::{Client, Table, predicate};
 use nyala_common::wire::{predicates, schema};
 use nyala_proto::kudu::client::ScanTokenPb;
 use nyala_proto::kudu::master::TableIdentifierPb;
-use nyala_proto::kudu::{ReadMode as ReadModePb, ReplicaSelection};
+use nyala_proto::kudu::{ColumnPredicatePb, ColumnSchemaPb, ReadMode as ReadModePb, ReplicaSelection};
 
 /// The part of a scan that reads one tablet.
 #[derive(Debug, Clone)]
@@ -46,7 +52,10 @@ impl Table {
         self.projection(spec)?;
         let deadline = self.client.deadline();
         let mut tokens: Vec<ScanToken> = Vec::new();
-        for range in self.partition_schema().prune(self.schema(), &spec.predicates, &spec.keys) {
+        let ranges = self.partition_schema().prune(self.schema(), &spec.predicates, &spec.keys);
+        let ranges: Vec<PartitionRange> =
+            ranges.iter().filter_map(|range| intersect(range, &spec.partitions)).collect();
+        for range in ranges {
             let mut at = range.lower.clone();
             loop {
                 let end = match self.client.locate(self, &at, deadline).await? {
@@ -74,11 +83,14 @@ impl Table {
 
     fn token(&self, spec: &ScanSpec, tablet: &TabletLocation) -> ScanTokenPb {
         let bytes = |key: &[u8]| Some(Bytes::copy_from_slice(key)).filter(|key| !key.is_empty());
-        let (read_mode, snap_timestamp) = match spec.read_mode {
+        let (read_mode, snap_timestamp) = match spec.requested_mode() {
             ReadMode::Latest => (ReadModePb::ReadLatest, None),
             ReadMode::AtSnapshot(at) => (ReadModePb::ReadAtSnapshot, at),
             ReadMode::YourWrites => (ReadModePb::ReadYourWrites, None),
         };
+        let held =
+            PartitionRange { lower: tablet.partition.start.clone(), upper: tablet.partition.end.clone() };
+        let partitions = intersect(&held, &spec.partitions).unwrap_or(held);
         let schema = self.schema();
         let is_wanted = |name: &String| spec.columns.as_ref().is_none_or(|names| names.contains(name));
         let projected = |name: &String| {
@@ -96,8 +108,8 @@ impl Table {
             column_predicates: spec.predicates.iter().filter_map(|p| predicate::to_pb(p, schema)).collect(),
             lower_bound_primary_key: bytes(&spec.keys.lower),
             upper_bound_primary_key: bytes(&spec.keys.upper),
-            lower_bound_partition_key: bytes(&tablet.partition.start),
-            upper_bound_partition_key: bytes(&tablet.partition.end),
+            lower_bound_partition_key: bytes(&partitions.lower),
+            upper_bound_partition_key: bytes(&partitions.upper),
             limit: spec.limit,
             read_mode: Some(read_mode as i32),
             snap_timestamp,
@@ -111,25 +123,18 @@ impl Table {
         }
     }
 
-    /// Starts the scan of a token.
+    /// Starts the scan of a token. Fails with `NotFound` if a column of the token was dropped, and with `Invalid` if it
+    /// has another type since.
     pub fn scan_token(&self, token: &ScanToken) -> Result<Scanner> {
         self.scan(self.spec_of(&token.message)?)
     }
 
     fn spec_of(&self, token: &ScanTokenPb) -> Result<ScanSpec> {
-        let columns = match &token.table_metadata {
-            None => token.projected_columns.iter().map(|column| column.name.clone()).collect(),
-            Some(metadata) => {
-                let columns = &metadata.schema.as_ref().map(|schema| &schema.columns[..]).unwrap_or_default();
-                let name = |index: &i32| {
-                    let column = usize::try_from(*index).ok().and_then(|index| columns.get(index));
-                    let missing = || Error::invalid(format!("invalid scan token (column index {index})"));
-                    column.map(|column| column.name.clone()).ok_or_else(missing)
-                };
-                token.projected_column_idx.iter().map(name).collect::<Result<Vec<_>>>()?
-            }
-        };
-        let predicates = token.column_predicates.iter().map(|pb| predicates::from_pb(pb, self.schema()));
+        let of_table = |error: Error| error.context(format!("scan token of table {}", self.name()));
+        let name = |pb| Ok(current_column(self.schema(), pb).map_err(of_table)?.name.clone());
+        let columns = projected_columns(token)?.into_iter().map(name).collect::<Result<Vec<_>>>()?;
+        let predicate = |pb| current_predicate(self.schema(), token, pb).map_err(of_table);
+        let predicates = token.column_predicates.iter().map(predicate);
         let read_mode = match token.read_mode() {
             ReadModePb::ReadAtSnapshot => ReadMode::AtSnapshot(token.snap_timestamp),
             ReadModePb::ReadYourWrites => ReadMode::YourWrites,
@@ -157,8 +162,64 @@ impl Table {
     }
 }
 
+/// Returns the columns that a token describes: all of its table, or those that it reads.
+fn described_columns(token: &ScanTokenPb) -> &[ColumnSchemaPb] {
+    match &token.table_metadata {
+        None => &token.projected_columns,
+        Some(metadata) => metadata.schema.as_ref().map(|schema| &schema.columns[..]).unwrap_or_default(),
+    }
+}
+
+/// Returns the columns that a token reads.
+fn projected_columns(token: &ScanTokenPb) -> Result<Vec<&ColumnSchemaPb>> {
+    if token.table_metadata.is_none() {
+        return Ok(token.projected_columns.iter().collect());
+    }
+    let columns = described_columns(token);
+    let column = |index: &i32| {
+        let column = usize::try_from(*index).ok().and_then(|index| columns.get(index));
+        column.ok_or_else(|| Error::invalid(format!("invalid scan token (column index {index})")))
+    };
+    token.projected_column_idx.iter().map(column).collect()
+}
+
+/// Returns the column of a table that is a token's column. Fails if there is none, or if it has another type.
+fn current_column<'a>(current: &'a Schema, pb: &ColumnSchemaPb) -> Result<&'a ColumnSchema> {
+    let found = match pb.id {
+        Some(id) => current.by_id(ColumnId(id)),
+        None => current.index_of_name(&pb.name).map(|index| &current.columns()[index]),
+    };
+    let name = &pb.name;
+    let dropped = || Error::not_found(format!("column {name:?} no longer exists; create the tokens again"));
+    let column = found.ok_or_else(dropped)?;
+    // Encoding, defaults and comment may have changed since: they do not change how rows are read.
+    let typed = ColumnSchemaPb {
+        name: name.clone(),
+        r#type: pb.r#type,
+        is_nullable: pb.is_nullable,
+        type_attributes: pb.type_attributes,
+        ..Default::default()
+    };
+    let known = schema::column_from_pb(&typed, column.id)?;
+    if (known.ty, known.attributes, known.nullable) == (column.ty, column.attributes, column.nullable) {
+        return Ok(column);
+    }
+    let (known, found) = (known.type_text(), column.type_text());
+    Err(Error::invalid(format!("column {name:?} is {found}, not {known}; create the tokens again")))
+}
+
+/// Converts a predicate of a token. It names a column as the token describes it, which may have another name by now.
+fn current_predicate(current: &Schema, token: &ScanTokenPb, pb: &ColumnPredicatePb) -> Result<Predicate> {
+    let described = described_columns(token).iter().find(|column| column.name == pb.column());
+    // A column that the token does not describe can be found by its name only.
+    let Some(described) = described else { return predicates::from_pb(pb, current) };
+    let column = Some(current_column(current, described)?.name.clone());
+    predicates::from_pb(&ColumnPredicatePb { column, ..pb.clone() }, current)
+}
+
 impl Client {
-    /// Starts the scan of a serialized token from any Kudu client: opens its table and scans its tablet.
+    /// Starts the scan of a serialized token from any Kudu client: opens its table and scans its tablet. Fails as
+    /// [`Table::scan_token`] does.
     pub async fn scan_serialized_token(&self, token: &[u8]) -> Result<Scanner> {
         let bad = |error| Error::invalid(format!("not a scan token: {error}"));
         let token = ScanTokenPb::decode(token).map_err(bad)?;
@@ -181,5 +242,71 @@ impl Client {
             self.shared.authz_tokens.set(table.id(), token.authz_token.clone());
         }
         table.scan(table.spec_of(&token)?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::schema::DataType;
+    use nyala_proto::kudu::SchemaPb;
+    use nyala_proto::kudu::client::TableMetadataPb;
+    use nyala_proto::kudu::column_predicate_pb::{IsNull, Predicate as Kind};
+
+    use super::*;
+
+    /// Returns the schema of a table whose columns `a` and `b` were renamed to each other, and whose column `c` was
+    /// dropped and added again, since its tokens were created.
+    fn altered() -> Schema {
+        let columns = vec![
+            ColumnSchema::new(0, "k", DataType::Int32),
+            ColumnSchema::new(1, "b", DataType::Int32).nullable(),
+            ColumnSchema::new(2, "a", DataType::Int32).nullable(),
+            ColumnSchema::new(4, "c", DataType::Int64).nullable(),
+        ];
+        Schema::new(columns, 1).expect("a legal schema")
+    }
+
+    fn described(id: Option<u32>, name: &str, ty: DataType) -> ColumnSchemaPb {
+        ColumnSchemaPb { id, ..schema::column_to_pb(&ColumnSchema::new(0, name, ty).nullable(), false) }
+    }
+
+    #[test]
+    fn a_column_of_a_token_is_found_by_its_id_and_checked() {
+        let table = altered();
+        let found = |pb: &ColumnSchemaPb| match current_column(&table, pb) {
+            Ok(column) => format!("column {} {}", column.id.0, column.name),
+            Err(error) => error.message,
+        };
+        let not_null = ColumnSchemaPb { is_nullable: None, ..described(None, "c", DataType::Int64) };
+        assert_eq!(found(&described(Some(1), "a", DataType::Int32)), "column 1 b");
+        assert_eq!(found(&described(None, "a", DataType::Int32)), "column 2 a");
+        let dropped = "column \"c\" no longer exists; create the tokens again";
+        assert_eq!(found(&described(Some(3), "c", DataType::Int32)), dropped);
+        let other = "column \"c\" is INT64 NULLABLE, not INT32 NULLABLE; create the tokens again";
+        assert_eq!(found(&described(None, "c", DataType::Int32)), other);
+        let nullable = "column \"c\" is INT64 NULLABLE, not INT64 NOT NULL; create the tokens again";
+        assert_eq!(found(&not_null), nullable);
+    }
+
+    #[test]
+    fn a_predicate_of_a_token_is_on_the_column_that_had_its_name() {
+        let columns =
+            vec![described(Some(2), "b", DataType::Int32), described(Some(1), "a", DataType::Int32)];
+        let metadata = TableMetadataPb { schema: Some(SchemaPb { columns }), ..Default::default() };
+        let mut token = ScanTokenPb {
+            table_metadata: Some(metadata),
+            projected_column_idx: vec![0],
+            ..Default::default()
+        };
+        let is_null =
+            ColumnPredicatePb { column: Some("a".to_string()), predicate: Some(Kind::IsNull(IsNull {})) };
+        let column = |token: &ScanTokenPb| {
+            current_predicate(&altered(), token, &is_null).expect("there is such a column").column
+        };
+        assert_eq!(column(&token), ColumnId(1));
+        let read = projected_columns(&token).expect("a column of the token");
+        assert_eq!(read.iter().map(|column| column.name.as_str()).collect::<Vec<_>>(), ["b"]);
+        token.table_metadata = None;
+        assert_eq!(column(&token), ColumnId(2), "its name is all that is known");
     }
 }

@@ -37,8 +37,8 @@ pub struct SecurityConfig {
 }
 
 impl SecurityConfig {
-    /// Returns the caller of all connections of a client.
-    pub(super) fn caller(&self, env: &Env, user: &str) -> Result<RpcCaller> {
+    /// Returns the caller of all connections of a client, or of a program that calls servers without one.
+    pub fn caller(&self, env: &Env, user: &str) -> Result<RpcCaller> {
         if self.jwt.is_some() && self.ca_certificates.is_none() {
             return Err(Error::invalid(
                 "JSON Web Token: would be sent to a server that is not verified; give the certificates of its CA",
@@ -55,6 +55,7 @@ impl SecurityConfig {
             jwt: self.jwt.clone(),
             kerberos,
             require_authentication: self.require_authentication,
+            server_user: None,
         };
         Ok(RpcCaller::secure(user, Arc::new(ClientSecurity::new(tls, options))))
     }

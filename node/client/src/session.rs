@@ -2,11 +2,15 @@
 //!
 //! ```text
 //! apply ─► buffer ──(buffer watermark, or interval)──► in flight: one Write per tablet
-//!              └─────────── in total at most `buffer_bytes` ───────────┘
+//!   ▲          └─────────── in total at most `buffer_bytes` ───────────┘
+//!   └── failure of the row in `AutoSync` ──┴── otherwise ──► failures of all clones ─► flush
 //! ```
 //!
-//! Background flushes may overtake each other: a row may reach the server before a row that was applied earlier and
-//! sent in another flush. A caller that updates a row just after inserting it must flush in between.
+//! - Background flushes may overtake each other: a row may reach the server before a row that was applied earlier and
+//!   sent in another flush. A caller that updates a row just after inserting it must flush in between.
+//! - Clones share buffer, failures, receipts and counts: a flush of any clone returns the failures of all, which their
+//!   tags tell apart. Tasks that must not see each other's rows open a session each; only in `AutoSync` does each
+//!   caller get the result of its own row.
 
 use engine::sync::Mutex;
 use std::collections::BTreeMap;
@@ -16,12 +20,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use engine::error::{Error, Result};
-use engine::schema::partition::Partitioner;
+use engine::schema::Schema;
+use engine::schema::partition::{PartitionSchema, Partitioner};
 use engine::schema::row_block::ColumnBlock;
 use engine::schema::row_ops::{ClientCell, RowOpKind, RowOpsWriter};
 use engine::time::Instant;
 use futures_util::future::join_all;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, oneshot};
 
 use super::location_cache::{LocationLookup, TabletLocation};
 use super::write_batch::{BatchOutcome, WriteBatch};
@@ -103,8 +108,8 @@ pub struct RowReceipt {
     pub refused: Option<Error>,
 }
 
-/// A buffer of rows to write. Cheap to clone; clones share the buffer. Rows still buffered when the last clone is
-/// dropped are lost: flush first.
+/// A buffer of rows to write. Cheap to clone; clones share the buffer and the failures. Rows still buffered when the
+/// last clone is dropped are lost: flush first.
 #[derive(Clone)]
 pub struct Session {
     shared: Arc<Shared>,
@@ -146,10 +151,32 @@ struct TabletBuffer {
     tablet: Arc<TabletLocation>,
     writer: RowOpsWriter,
     tags: Vec<u64>,
+    /// Caller that waits for the result of the only row, in [`FlushMode::AutoSync`].
+    waiter: Option<RowWaiter>,
+}
+
+/// Sender of the result of a row: its failure, or `None`.
+type RowWaiter = oneshot::Sender<Option<RowFailure>>;
+
+/// Wait for the result of a row. If its caller gives up, the next flush returns the failure.
+struct RowWait<'a> {
+    shared: &'a Shared,
+    result: oneshot::Receiver<Option<RowFailure>>,
+}
+
+impl Drop for RowWait<'_> {
+    fn drop(&mut self) {
+        self.result.close();
+        if let Ok(Some(failure)) = self.result.try_recv() {
+            self.shared.state.lock().fail(None, failure);
+        }
+    }
 }
 
 enum PutOutcome {
     Buffered,
+    /// The row is in flight, alone in its batch; its result follows.
+    Sent(oneshot::Receiver<Option<RowFailure>>),
     /// The buffer is full; true if rows are in flight, whose end frees space.
     Full(bool),
     /// The tablet that holds this partition key must be looked up.
@@ -170,7 +197,8 @@ impl Session {
     ///
     /// If the table was reopened with other columns, rows applied through the earlier [`Table`] are sent first.
     ///
-    /// In [`FlushMode::AutoSync`] the error is the row's own. Otherwise an error means that the row was not buffered:
+    /// In [`FlushMode::AutoSync`] the error is the row's own. If the future is dropped before its end, the row may be
+    /// written or not, and the next flush returns its failure. Otherwise an error means that the row was not buffered:
     /// `Invalid` for a row without its key, `Throttled` for a full buffer in [`FlushMode::Manual`].
     pub async fn apply(
         &self,
@@ -182,26 +210,32 @@ impl Session {
         let deadline = self.deadline();
         loop {
             match self.buffer_row(table, kind, cells, tag)? {
-                PutOutcome::Buffered => break,
+                PutOutcome::Buffered => return Ok(()),
+                PutOutcome::Sent(result) => return self.wait_for_row(result).await,
                 PutOutcome::Full(_) if self.shared.config.mode == FlushMode::Manual => {
                     return Err(Error::throttled("the session's buffer is full; flush it"));
                 }
                 PutOutcome::Full(rows_in_flight) => self.wait_for_buffer_space(rows_in_flight).await,
-                PutOutcome::Locate(key) => match self.shared.client.locate(table, &key, deadline).await? {
-                    LocationLookup::Tablet(tablet) => self.open_buffer(table, tablet),
-                    LocationLookup::Gap { .. } | LocationLookup::Unknown => {
-                        return self.reject_row(table, tag);
+                PutOutcome::Locate(key) => {
+                    let locations_dropped = self.shared.client.locations_dropped();
+                    match self.shared.client.locate(table, &key, deadline).await? {
+                        LocationLookup::Tablet(tablet) => self.open_buffer(table, tablet, locations_dropped),
+                        LocationLookup::Gap { .. } | LocationLookup::Unknown => {
+                            return self.reject_row(table, tag);
+                        }
                     }
-                },
+                }
             }
         }
-        if self.shared.config.mode == FlushMode::AutoSync {
-            return match self.flush().await.pop() {
-                Some(failure) => Err(failure.error),
-                None => Ok(()),
-            };
+    }
+
+    async fn wait_for_row(&self, result: oneshot::Receiver<Option<RowFailure>>) -> Result<()> {
+        let mut wait = RowWait { shared: &self.shared, result };
+        match (&mut wait.result).await {
+            Ok(None) => Ok(()),
+            Ok(Some(failure)) => Err(failure.error),
+            Err(_) => Err(Error::timed_out("the session's tasks have ended; the row may be written or not")),
         }
-        Ok(())
     }
 
     /// Buffers rows given by column, in the order of the table's columns. A column that is `None` is not set. `tags`
@@ -223,15 +257,16 @@ impl Session {
         Ok(())
     }
 
-    /// Sends all buffered rows and waits until all flushes have ended. Returns the failures since the last call.
+    /// Sends all buffered rows and waits until all flushes have ended. Returns the failures since the last call, of
+    /// rows of all clones; in [`FlushMode::AutoSync`] only those whose callers no longer wait.
     #[must_use = "rows may have failed"]
     pub async fn flush(&self) -> Vec<RowFailure> {
         self.begin_flush();
         self.wait_for_flushes().await
     }
 
-    /// Drops all buffered rows, and waits until all flushes have ended: from then on no row given before is written.
-    /// Returns the failures since the last call.
+    /// Drops all buffered rows, those of all clones, and waits until all flushes have ended: from then on no row given
+    /// before is written. Returns the failures since the last call.
     pub async fn discard(&self) -> Vec<RowFailure> {
         {
             let mut state = self.shared.state.lock();
@@ -322,26 +357,37 @@ impl Session {
         let Some(tablet) = buffer.tablet_of(cells)? else {
             return Ok(PutOutcome::Locate(buffer.key.clone()));
         };
-        let before = tablet.writer.byte_size();
-        tablet.writer.push(kind, cells);
-        tablet.tags.push(tag);
-        let first = state.buffered == 0;
-        state.buffered += tablet.writer.byte_size() - before;
-        let (full, epoch) = (state.buffered >= config.watermark(), state.epoch);
-        if config.mode == FlushMode::AutoBackground {
-            if full {
-                self.send(state);
-            } else if first {
-                self.start_timer(epoch);
-            }
+        let row_bytes = tablet.push(kind, cells, tag);
+        let result = (config.mode == FlushMode::AutoSync).then(|| tablet.add_waiter());
+        self.on_row_buffered(state, row_bytes);
+        Ok(result.map_or(PutOutcome::Buffered, PutOutcome::Sent))
+    }
+
+    /// Counts a row that was buffered, and flushes if the mode says so. In [`FlushMode::AutoSync`] the row is sent
+    /// before another one can join its batch, whose result is that of the row.
+    fn on_row_buffered(&self, state: &mut State, row_bytes: usize) {
+        let is_first = state.buffered == 0;
+        state.buffered += row_bytes;
+        let is_full = state.buffered >= self.shared.config.watermark();
+        match self.shared.config.mode {
+            FlushMode::AutoSync => self.send(state),
+            FlushMode::AutoBackground if is_full => self.send(state),
+            FlushMode::AutoBackground if is_first => self.start_timer(state.epoch),
+            FlushMode::AutoBackground | FlushMode::Manual => {}
         }
-        Ok(PutOutcome::Buffered)
     }
 
     /// Opens the buffer of a tablet. Rows that are buffered for tablets in its place, which it has replaced, are sent
     /// first: another row may belong to a tablet that begins where an open one did.
-    fn open_buffer(&self, table: &Table, tablet: Arc<TabletLocation>) {
+    ///
+    /// A tablet that was looked up before all locations were dropped may be gone. It is not opened for rows that a
+    /// clone has applied since: the caller looks it up again.
+    fn open_buffer(&self, table: &Table, tablet: Arc<TabletLocation>, locations_dropped: u64) {
         let mut state = self.shared.state.lock();
+        let is_newer = |buffer: &TableBuffer| buffer.locations_dropped != locations_dropped;
+        if state.tables.get(table.id()).is_none_or(is_newer) {
+            return;
+        }
         let buffer = state.tables.get(table.id()).expect("buffer_row inserted it");
         let is_replaced =
             |open: &TabletBuffer| open.tablet.id != tablet.id && open.tablet.overlaps(&tablet.partition);
@@ -352,7 +398,8 @@ impl Session {
         buffer.tablets.retain(|_, open| !is_replaced(open));
         let writer = RowOpsWriter::new(buffer.table.schema());
         let start = tablet.partition.start.clone();
-        buffer.tablets.entry(start).or_insert(TabletBuffer { tablet, writer, tags: Vec::new() });
+        let opened = TabletBuffer { tablet, writer, tags: Vec::new(), waiter: None };
+        buffer.tablets.entry(start).or_insert(opened);
     }
 
     /// Fails a row that belongs to no tablet.
@@ -361,7 +408,7 @@ impl Session {
         if self.shared.config.mode == FlushMode::AutoSync {
             return Err(error);
         }
-        self.shared.state.lock().fail(tag, error);
+        self.shared.state.lock().fail(None, RowFailure { tag, error });
         Ok(())
     }
 
@@ -424,7 +471,7 @@ impl Session {
     }
 
     async fn write(&self, table: Table, buffer: TabletBuffer) {
-        let TabletBuffer { tablet, writer, tags } = buffer;
+        let TabletBuffer { tablet, writer, tags, mut waiter } = buffer;
         let (rows, indirect) = writer.finish();
         let consistency = self.shared.config.consistency;
         let batch = WriteBatch { rows: Bytes::from(rows), indirect: Bytes::from(indirect), consistency };
@@ -439,10 +486,18 @@ impl Session {
                 state.written += (tags.len() as u64).saturating_sub(failed);
                 state.ignored += done.ignored;
                 for (row, error) in done.refused {
-                    state.fail(tags.get(row).copied().unwrap_or(u64::MAX), error);
+                    let tag = tags.get(row).copied().unwrap_or(u64::MAX);
+                    state.fail(waiter.take(), RowFailure { tag, error });
                 }
             }
-            Err(error) => tags.into_iter().for_each(|tag| state.fail(tag, error.clone())),
+            Err(error) => {
+                let failure = |tag| RowFailure { tag, error: error.clone() };
+                tags.into_iter().for_each(|tag| state.fail(waiter.take(), failure(tag)));
+            }
+        }
+        if let Some(waiter) = waiter {
+            // A caller that no longer waits misses nothing: the row is written.
+            let _ = waiter.send(None);
         }
     }
 }
@@ -461,12 +516,35 @@ impl State {
         }
     }
 
-    fn fail(&mut self, tag: u64, error: Error) {
+    /// Returns a failure to the caller that waits for the row, or else to the next flush.
+    fn fail(&mut self, waiter: Option<RowWaiter>, failure: RowFailure) {
+        let unclaimed = match waiter {
+            Some(waiter) => waiter.send(Some(failure)).err().flatten(),
+            None => Some(failure),
+        };
+        let Some(failure) = unclaimed else { return };
         if self.failures.len() < FAILURES_MAX {
-            self.failures.push(RowFailure { tag, error });
+            self.failures.push(failure);
         } else {
             self.failures_dropped += 1;
         }
+    }
+}
+
+impl TabletBuffer {
+    /// Adds a row, and returns its encoded bytes.
+    fn push(&mut self, kind: RowOpKind, cells: &[ClientCell<'_>], tag: u64) -> usize {
+        let before = self.writer.byte_size();
+        self.writer.push(kind, cells);
+        self.tags.push(tag);
+        self.writer.byte_size() - before
+    }
+
+    /// Adds a waiter for the result of the only row.
+    fn add_waiter(&mut self) -> oneshot::Receiver<Option<RowFailure>> {
+        let (waiter, result) = oneshot::channel();
+        self.waiter = Some(waiter);
+        result
     }
 }
 
@@ -480,16 +558,68 @@ impl TableBuffer {
 
     /// Returns the buffer of the row's tablet, if one is open. Stores the row's partition key in `key`.
     fn tablet_of(&mut self, cells: &[ClientCell<'_>]) -> Result<Option<&mut TabletBuffer>> {
-        let keys = self.table.schema().key_columns();
-        for (column, cell) in keys.iter().zip(cells) {
-            if cell.value().is_none() && !column.auto_incrementing {
-                return Err(Error::invalid(format!("the row has no value for key column {:?}", column.name)));
-            }
-        }
+        check_key(self.table.schema(), self.table.partition_schema(), cells)?;
         self.key.clear();
         self.partitioner.partition_key(|i| cells[i].value().unwrap_or_default(), &mut self.key);
         let up_to = (Bound::Unbounded, Bound::Included(self.key.as_slice()));
         let found = self.tablets.range_mut::<[u8], _>(up_to).next_back();
         Ok(found.map(|(_, tablet)| tablet).filter(|tablet| tablet.tablet.partition.contains(&self.key)))
+    }
+}
+
+/// Checks that the row has the values of its key. Servers assign the auto-incrementing one, so no row of a table that
+/// is partitioned by it has a tablet.
+fn check_key(schema: &Schema, partition: &PartitionSchema, cells: &[ClientCell<'_>]) -> Result<()> {
+    for (column, cell) in schema.key_columns().iter().zip(cells) {
+        if cell.value().is_some() {
+            continue;
+        }
+        let name = &column.name;
+        if !column.auto_incrementing {
+            return Err(Error::invalid(format!("the row has no value for key column {name:?}")));
+        }
+        if partition.has_column(column.id) {
+            return Err(Error::invalid(format!(
+                "the table is partitioned by its auto-incrementing column {name:?}, so rows have no tablet; \
+                 create a table with another partitioning"
+            )));
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use engine::ids::ColumnId;
+    use engine::schema::partition::HashDimension;
+    use engine::schema::{ColumnSchema, DataType};
+
+    use super::*;
+
+    #[test]
+    fn a_row_needs_its_key_but_for_what_servers_assign() {
+        let mut auto = ColumnSchema::new(1, "auto_incrementing_id", DataType::Int64);
+        auto.auto_incrementing = true;
+        let schema =
+            Schema::new(vec![ColumnSchema::new(0, "k", DataType::Int32), auto], 2).expect("a schema");
+        let by = |range_columns: &[u32], hashed: &[u32]| {
+            let ids = |columns: &[u32]| columns.iter().map(|id| ColumnId(*id)).collect();
+            let dimension = HashDimension { columns: ids(hashed), buckets: 2, seed: 0 };
+            let hash = if hashed.is_empty() { Vec::new() } else { vec![dimension] };
+            PartitionSchema { hash, range_columns: ids(range_columns), custom: Vec::new() }
+        };
+        let (unset, k) = (ClientCell::Unset, ClientCell::Value(&[1, 0, 0, 0]));
+        let check = |partition: &PartitionSchema, cells: [ClientCell<'_>; 2]| {
+            check_key(&schema, partition, &cells).map_err(|error| error.message)
+        };
+        assert_eq!(check(&by(&[0], &[]), [k, unset]), Ok(()));
+        let error = check(&by(&[0], &[]), [unset, unset]).expect_err("no key");
+        assert_eq!(error, "the row has no value for key column \"k\"");
+        for partition in [by(&[0, 1], &[]), by(&[0], &[1])] {
+            let error = check(&partition, [k, unset]).expect_err("no tablet");
+            let text = "the table is partitioned by its auto-incrementing column \"auto_incrementing_id\"";
+            assert!(error.starts_with(text), "{error}");
+            assert_eq!(check(&partition, [k, ClientCell::Value(&[0; 8])]), Ok(()));
+        }
     }
 }

@@ -61,6 +61,11 @@ def test_contradictory_options_are_refused(table):
         table.scan(["none"])
 
 
+def test_an_ordered_scan_reads_what_the_client_wrote(hundred):
+    keys = [row["k"] for row in hundred.scan(your_writes=True, fault_tolerant=True)]
+    assert sorted(keys) == list(range(100))
+
+
 def test_a_scan_is_read_anew_by_each_use(table):
     scan = table.scan()
     assert scan.count() == 0

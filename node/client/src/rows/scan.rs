@@ -101,7 +101,9 @@ impl ScanBuilder {
         self
     }
 
-    /// Reads in key order within each tablet, so that the scan can resume at another replica after a failure.
+    /// Reads in key order within each tablet, so that the scan can resume at another replica after a failure. Without
+    /// [`ScanBuilder::at_snapshot`] it reads all tablets at the current snapshot, which includes all writes of this
+    /// client.
     pub fn fault_tolerant(mut self) -> ScanBuilder {
         self.spec.fault_tolerant = true;
         self
