@@ -258,6 +258,30 @@ async fn a_restore_that_fails_leaves_its_table_under_another_name() {
     world.embedded.shutdown().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_restore_is_refused_while_a_dropped_table_keeps_its_name() {
+    let mut world = World::new().await;
+    let backups = world.path("backups");
+    let id = numbers(&world, "t", 0..10, &[]).await.id().to_string();
+    world.run(&["backup", "create", &backups, "t"]).await;
+    world.run(&["table", "drop", "t", "--yes"]).await;
+    let message = world.refused(&["restore", &backups, "t"]).await;
+    let hint = format!("with --as, or rename it: nyala table recall {id} --as OTHER");
+    assert!(
+        message.starts_with("table t: a dropped table keeps this name") && message.contains(&hint),
+        "{message}"
+    );
+    let tables = world.client.list_tables(None).await.expect("a running master");
+    assert!(tables.is_empty(), "nothing was created: {tables:?}");
+    world.run(&["restore", &backups, "t", "--as", "u"]).await;
+    world.run(&["table", "recall", &id, "--as", "old"]).await;
+    world.run(&["restore", &backups, "t"]).await;
+    for restored in ["t", "u"] {
+        assert_eq!(world.rows(restored).await, world.rows("old").await);
+    }
+    world.embedded.shutdown().await;
+}
+
 fn cells(values: &[i64]) -> Vec<[u8; 8]> {
     values.iter().map(|value| value.to_le_bytes()).collect()
 }

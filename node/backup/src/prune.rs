@@ -73,4 +73,19 @@ mod tests {
         drop(running);
         assert!(expired(&store, &listing, now, 1).contains(&"4-running/1".to_string()));
     }
+
+    #[test]
+    fn files_of_another_program_stay() {
+        let disk = MemDisk::new(1);
+        let store = BackupStore::on_disk(Arc::new(disk.clone()));
+        // A directory, and a file in the place of one.
+        disk.create_dir("web-logs/2024").expect("an empty disk");
+        for file in ["web-logs/2024/access.log", "web-logs/2025"] {
+            disk.create(file).expect("a new name");
+        }
+        drop(store.claim("1", "interrupted", 1).expect("a new time"));
+        let listing = store.list().expect("a directory");
+        assert!(listing.unreadable.is_empty(), "{:?}", listing.unreadable);
+        assert_eq!(expired(&store, &listing, 10 * REMAINS_AGE_MS, 1), ["1-interrupted/1"]);
+    }
 }

@@ -2,7 +2,7 @@
 
 use engine::error::{Error, Result};
 use engine::schema::{ColumnSchema, Schema};
-use nyala_client::{Client, CreateTable, Table};
+use nyala_client::{Client, CreateTable, Table, TableInfo};
 
 use super::manifest::{Manifest, time_text};
 
@@ -31,8 +31,29 @@ pub(crate) struct TargetTable<'a> {
 }
 
 impl TargetTable<'_> {
-    /// Refuses a request whose tables exist or are missing.
+    /// Refuses a request whose tables exist or are missing, or whose names dropped tables keep.
     pub(crate) async fn check_names(&self) -> Result<()> {
+        self.check_tables().await?;
+        match self.kind {
+            RestoreTarget::Existing => Ok(()),
+            _ => self.check_dropped_tables().await,
+        }
+    }
+
+    /// Refuses a name that the new table could not get: a dropped table keeps its name while it can be recalled.
+    async fn check_dropped_tables(&self) -> Result<()> {
+        let is_new = self.kind == RestoreTarget::New;
+        let has_name = |table: &&TableInfo| table.name == self.name || (is_new && table.name == self.partial);
+        match self.client.deleted_tables().await?.iter().find(has_name) {
+            Some(TableInfo { id, name, .. }) => Err(Error::already_present(format!(
+                "table {name}: a dropped table keeps this name while it can be recalled; restore under another name \
+                 with --as, or rename it: nyala table recall {id} --as OTHER"
+            ))),
+            None => Ok(()),
+        }
+    }
+
+    async fn check_tables(&self) -> Result<()> {
         let tables = self.client.list_tables(Some(self.name)).await?;
         let has = |name: &str| tables.iter().any(|table| table.name == name);
         let (name, partial) = (self.name, self.partial);

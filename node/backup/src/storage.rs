@@ -10,7 +10,7 @@ use engine::error::{Error, Result};
 
 use super::files::{InputFile, OutputFile};
 
-/// File that the run which writes a backup creates, and locks where there are locks.
+/// File that the run which writes a backup creates first, and locks where there are locks.
 pub const CLAIM: &str = ".nyala-run";
 
 /// State of the run that claimed a directory.
@@ -86,6 +86,8 @@ impl Storage for DiskStorage {
         let claim = format!("{dir}/{CLAIM}");
         create_dir_durably(&*self.0, dir)?;
         self.0.create(&claim)?;
+        // Order: the claim is durable before a part is, because remains without it are taken for another program's.
+        self.0.sync_dir(dir)?;
         self.0.lock(&claim)
     }
 

@@ -207,6 +207,24 @@ async fn tables_are_backed_up_to_s3_and_restored() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_remains_of_runs_are_removed() {
+    let mut world = World::new().await;
+    let s3 = S3::start().await;
+    let nightly = s3.folder.path().join("bucket/nightly");
+    for file in ["web-logs/2024/access.log", "1-interrupted/2024/.nyala-run", "1-interrupted/2024/part"] {
+        let path = nightly.join(file);
+        std::fs::create_dir_all(path.parent().expect("a folder")).expect("the test owns the folder");
+        let written = std::fs::File::create(&path).expect("the test owns the folder");
+        // Remains count as being written until a day after their last object.
+        written.set_modified(std::time::UNIX_EPOCH).expect("the test owns the file");
+    }
+    let printed = s3.run(&world, &["prune", STORE, "--keep", "0d"]).await;
+    assert_eq!(printed, "removed 1-interrupted/2024\n0 of 0 backups stay\n");
+    assert_eq!(s3.objects(""), [nightly.join("web-logs/2024/access.log")]);
+    world.embedded.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_store_that_fails_is_asked_again_and_then_reported() {
     let mut world = World::new().await;
     let s3 = S3::start().await;

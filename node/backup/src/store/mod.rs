@@ -1,7 +1,9 @@
 //! Backups in a storage: `<root>/<table id>-<name>/<T in ms>/`.
 //!
 //! Invariant: nothing is overwritten. A run claims its directory before it writes to it. `.kudu-metadata.json` is
-//! created last and removed first.
+//! created last and removed first; the claim is created first and removed last.
+//!
+//! Invariant: a directory without claim and `.kudu-metadata.json` is of another program, and is left alone.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read, Write};
@@ -86,6 +88,18 @@ impl PartFile {
         self.out.finish()?;
         Ok((self.bytes, self.crc32c))
     }
+}
+
+/// State of a directory that a run of nyala or Kudu's job created.
+enum DirState {
+    Complete(Box<Manifest>),
+    /// Being written, or what is left of a run or a removal that was interrupted.
+    Claimed,
+}
+
+/// Returns true if a file is not there; a file in the place of its directory has none.
+fn is_missing(error: &io::Error) -> bool {
+    matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }
 
 /// Directory of a backup being written, which no other run may write to or remove.
@@ -222,8 +236,11 @@ impl BackupStore {
                 let Ok(to_ms) = run.parse::<u64>() else { continue };
                 let dir = format!("{table}/{run}");
                 match self.read_backup(&dir) {
-                    Ok(Some(manifest)) => listing.backups.push(StoredBackup { dir, manifest }),
-                    Ok(None) => listing.unfinished.push((dir, to_ms)),
+                    Ok(Some(DirState::Complete(manifest))) => {
+                        listing.backups.push(StoredBackup { dir, manifest: *manifest });
+                    }
+                    Ok(Some(DirState::Claimed)) => listing.unfinished.push((dir, to_ms)),
+                    Ok(None) => {}
                     Err(error) => {
                         let error = error.context(format_args!("{}/{dir}", self.root));
                         let (table_id, escaped_name) = (id.to_string(), name.to_string());
@@ -239,21 +256,24 @@ impl BackupStore {
         Ok(listing)
     }
 
-    /// Reads the manifest of a directory; `None` if the backup was not completed.
-    fn read_backup(&self, dir: &str) -> Result<Option<Manifest>> {
+    /// Reads a directory's manifest, or that of Kudu's metadata; `None` for a directory of another program.
+    fn read_backup(&self, dir: &str) -> Result<Option<DirState>> {
         let read = |file: &str| match read_file(&*self.storage, &format!("{dir}/{file}")) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) if is_missing(&error) => Ok(None),
             bytes => bytes.map(Some).map_err(|error| Error::io(format_args!("read {file}"), &error)),
         };
-        let Some(metadata) = read(KUDU_METADATA)? else { return Ok(None) };
+        let Some(metadata) = read(KUDU_METADATA)? else {
+            return Ok(read(CLAIM)?.map(|_| DirState::Claimed));
+        };
+        let complete = |manifest: Manifest| Some(DirState::Complete(Box::new(manifest)));
         if let Some(manifest) = read(MANIFEST)? {
-            return Manifest::decode(&manifest).map(Some).map_err(|error| error.context(MANIFEST));
+            return Manifest::decode(&manifest).map(complete).map_err(|error| error.context(MANIFEST));
         }
-        if self.storage.open(&format!("{dir}/{CLAIM}")).is_ok() {
+        if read(CLAIM)?.is_some() {
             // Only runs of nyala create the claim.
             return Err(Error::corrupt(format!("no {MANIFEST}; the file was lost")));
         }
-        self.read_kudus(dir, &metadata).map(Some)
+        self.read_kudus(dir, &metadata).map(complete)
     }
 
     /// Reads a backup that Kudu wrote: its metadata, and the rows of each file by its footer.
@@ -324,22 +344,38 @@ impl BackupStore {
         }
     }
 
-    /// Removes a directory with all its files, the one that completes the backup first.
+    /// Removes a directory with all its files: first the one that completes the backup, last the claim.
     pub fn remove(&self, dir: &str) -> Result<()> {
         let remove = || {
             let mut files = self.storage.list(dir)?;
-            files.sort_by_key(|file| file != KUDU_METADATA);
-            for file in files {
-                self.storage.remove(&format!("{dir}/{file}"))?;
-                if file == KUDU_METADATA {
-                    // Order: the backup is gone durably before a part is.
-                    self.storage.sync_dir(dir)?;
-                }
+            let path = |file: &str| format!("{dir}/{file}");
+            let is_backup = take(&mut files, KUDU_METADATA);
+            if is_backup {
+                self.storage.remove(&path(KUDU_METADATA))?;
+                // Order: the backup is gone durably before a part is.
+                self.storage.sync_dir(dir)?;
+            }
+            let has_claim = take(&mut files, CLAIM);
+            if is_backup && !has_claim {
+                // Kudu's backups have no claim, without which a removal that is interrupted now is not repeated.
+                drop(self.storage.claim(dir)?);
+            }
+            files.iter().try_for_each(|file| self.storage.remove(&path(file)))?;
+            if is_backup || has_claim {
+                // Order: all parts are gone durably before the claim is.
+                self.storage.sync_dir(dir)?;
+                self.storage.remove(&path(CLAIM))?;
             }
             self.storage.remove_dir(dir)
         };
         remove().map_err(|error: io::Error| Error::io(format_args!("remove {}/{dir}", self.root), &error))
     }
+}
+
+/// Takes a name out of a list; returns true if it was there.
+fn take(names: &mut Vec<String>, name: &str) -> bool {
+    let found = names.iter().position(|known| known == name);
+    found.map(|at| names.remove(at)).is_some()
 }
 
 /// Returns the number of rows by a Parquet file's footer.

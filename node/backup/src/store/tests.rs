@@ -75,6 +75,28 @@ fn a_removal_that_power_cuts_leaves_no_damaged_backup() {
         for backup in &listing.backups {
             store.verify(backup).expect("a whole backup");
         }
+        // What is left can be removed later.
+        let is_listed = !listing.backups.is_empty() || !listing.unfinished.is_empty();
+        let files = disk.list(&dir).unwrap_or_default();
+        assert!(is_listed || files.is_empty(), "cut {cut}: {files:?}");
+    }
+}
+
+#[test]
+fn remains_of_a_removal_are_listed_and_removed() {
+    for is_kudus in [false, true] {
+        let disk = MemDisk::new(1);
+        let store = BackupStore::on_disk(Arc::new(disk.clone()));
+        let dir = complete(&store, 10);
+        let nyalas = [CLAIM, MANIFEST].into_iter().filter(|_| is_kudus);
+        nyalas.for_each(|file| disk.remove(&format!("{dir}/{file}")).expect("a file"));
+        let within = format!("{dir}/other/within");
+        disk.create_dir(&within).expect("a directory");
+        store.remove(&dir).expect_err("a directory that is not empty");
+        assert_eq!(shown(&store), "1-a+b/10: unfinished");
+        disk.remove(&within).expect("an empty directory");
+        store.remove(&dir).expect("a directory");
+        assert_eq!(shown(&store), "");
     }
 }
 
