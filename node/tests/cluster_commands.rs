@@ -111,6 +111,22 @@ async fn a_server_is_decommissioned() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flag_of_one_kind_of_servers_is_set_on_all_of_them() {
+    let mut world = World::new().await;
+    let set = async |servers: &'static str, flag: &'static str| {
+        world.run(&["cluster", "set-flag", servers, flag, "3", "--force"]).await
+    };
+    set("all", "flush_threshold_mb").await.expect("masters are left out");
+    set("all", "default_num_replicas").await.expect("tablet servers are left out");
+    set("all", "follower_unavailable_considered_failed_sec").await.expect("all have it");
+    let refused = set("masters", "flush_threshold_mb").await.expect_err("masters do not have it").message;
+    assert!(refused.contains("not a flag of this kind of server"), "{refused}");
+    let refused = set("all", "heartbeat_interval_ms").await.expect_err("no change without effect").message;
+    assert!(refused.contains("takes effect only when the server starts"), "{refused}");
+    world.cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_server_is_drained_for_a_restart() {
     let mut world = World::new().await;
     world.until_healthy().await;
@@ -163,5 +179,52 @@ async fn a_dead_server_is_found_and_gets_no_replicas() {
     let (usable, excluded) = world.client.usable_servers().await.expect("the master runs");
     assert_eq!((usable.len(), excluded.len()), (3, 1));
     world.run(&["cluster", "rebalance", "--ignore-down"]).await.expect("three servers reply");
+
+    // The masters wait for a server in maintenance mode, as an interrupted command leaves it.
+    let id = uuid.to_string();
+    let decommission = ["cluster", "decommission", &id];
+    world.run(&["cluster", "maintenance", &id, "on"]).await.expect("the masters know it");
+    let refused = world.run(&decommission).await.expect_err("it is down").message;
+    let step =
+        format!("; end its maintenance mode with nyala cluster maintenance {id} off, then the masters");
+    assert!(refused.contains(&step), "{refused}");
+    world.run(&["cluster", "maintenance", &id, "off"]).await.expect("the masters know it");
+    let refused = world.run(&decommission).await.expect_err("it is down").message;
+    assert!(refused.contains("; the masters replace its replicas by themselves"), "{refused}");
+    world.cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn voters_are_replaced_only_without_a_majority() {
+    let mut world = World::new().await;
+    world.until_healthy().await;
+    let tablet = world.client.replicas("t").await.expect("it exists").remove(0);
+    let (id, left) = (tablet.id.to_string(), tablet.replicas[0].server);
+    let server = left.to_string();
+    let change = ["cluster", "unsafe-change-config", &id, &server];
+    let done = [&change[..], &["--yes"]].concat();
+    for words in [&change[..], &done[..]] {
+        let refused = world.run(words).await.expect_err("all voters run").message;
+        assert_eq!(
+            refused,
+            format!(
+                "tablet {id}: 3 of 3 voters run (majority 2), and elect a leader by themselves; see nyala cluster \
+                 check, or give --force"
+            )
+        );
+    }
+    world.run(&[&change[..], &["--force"]].concat()).await.expect("it only shows the change");
+    let voters = world.client.replicas("t").await.expect("it exists").remove(0).replicas.len();
+    assert_eq!(voters, 3);
+    for server in world.servers().await {
+        let is_voter = tablet.replicas.iter().any(|replica| replica.server == server.id);
+        if is_voter && server.id != left {
+            let mut running = world.cluster.tablet_servers().iter();
+            let lost = running.find(|running| running.rpc_addr().port() == server.port);
+            lost.expect("it runs").shutdown().await;
+        }
+    }
+    world.run(&["cluster", "check"]).await.expect_err("two servers are down");
+    world.run(&done).await.expect("one of three voters runs");
     world.cluster.shutdown().await;
 }

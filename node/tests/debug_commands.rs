@@ -63,6 +63,22 @@ fn a_dump_that_cannot_be_written_fails(wal: &Path, tablet: &str) {
     assert!(status.code() == Some(1) && error.contains("write standard output"), "{error}");
 }
 
+fn a_damaged_vote_is_rewritten(wal: &Path, data: &Path, tablet: &str) {
+    let (code, before) = debug(wal, &["cmeta", "print", tablet]);
+    assert_eq!(code, Some(0), "{before}");
+    let id =
+        before.split(" voter").next().and_then(|text| text.rsplit('[').next()).expect("a voter").to_string();
+    flip(&data.join(format!("consensus-meta/{tablet}")), 20);
+    let (code, out) = debug(wal, &["fs", "check"]);
+    assert!(code == Some(1) && out.contains("consensus-meta"), "{out}");
+    let voters = format!("{id}:127.0.0.1:7050");
+    let rewrite = ["cmeta", "rewrite", tablet, "--voters", &voters];
+    let (_, out) = debug(wal, &rewrite);
+    assert!(out.contains("nothing was changed"), "{out}");
+    assert_eq!(debug(wal, &[&rewrite[..], &["--yes"]].concat()).0, Some(0));
+    assert_eq!(debug(wal, &["fs", "check"]).0, Some(0));
+}
+
 #[test]
 fn a_stopped_server_is_checked_read_and_repaired() {
     let dir = tempfile::tempdir().expect("a temporary directory");
@@ -83,6 +99,12 @@ fn a_stopped_server_is_checked_read_and_repaired() {
     stop(cluster);
 
     let tablet = tablet_in(&server);
+    let named = ["fs", "check", "--repair", "--fs-data-dirs", wal.to_str().expect("UTF-8")];
+    let (code, out) = debug(&wal, &named);
+    assert!(
+        code == Some(4) && out.contains("--repair: the data directory"),
+        "the tablet is elsewhere: {out}"
+    );
     // The stop may have interrupted a flush, whose file is left.
     let (code, out) = debug(&wal, &["fs", "check", "--repair"]);
     assert_eq!(code, Some(0), "{out}");
@@ -116,19 +138,7 @@ fn a_stopped_server_is_checked_read_and_repaired() {
     let (code, out) = debug(&other, &["fs", "check"]);
     assert!(code == Some(0) && out.starts_with("0 replicas, 1 tombstones"), "{out}");
 
-    let (code, before) = debug(&wal, &["cmeta", "print", &tablet]);
-    assert_eq!(code, Some(0), "{before}");
-    let id =
-        before.split(" voter").next().and_then(|text| text.rsplit('[').next()).expect("a voter").to_string();
-    flip(&data.join(format!("consensus-meta/{tablet}")), 20);
-    let (code, out) = debug(&wal, &["fs", "check"]);
-    assert!(code == Some(1) && out.contains("consensus-meta"), "{out}");
-    let voters = format!("{id}:127.0.0.1:7050");
-    let rewrite = ["cmeta", "rewrite", &tablet, "--voters", &voters];
-    let (_, out) = debug(&wal, &rewrite);
-    assert!(out.contains("nothing was changed"), "{out}");
-    assert_eq!(debug(&wal, &[&rewrite[..], &["--yes"]].concat()).0, Some(0));
-    assert_eq!(debug(&wal, &["fs", "check"]).0, Some(0));
+    a_damaged_vote_is_rewritten(&wal, &data, &tablet);
     assert_eq!(rows(&wal, &tablet), ROWS);
 }
 

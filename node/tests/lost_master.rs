@@ -5,10 +5,14 @@
     reason = "the test observes the program from outside"
 )]
 
+#[path = "common/credentials.rs"]
+mod credentials;
+
 use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::Duration;
 
+use credentials::{jwt, write_files};
 use engine::ids::ColumnId;
 use engine::schema::key::encode_cell;
 use engine::schema::partition::HashDimension;
@@ -196,4 +200,47 @@ async fn a_lost_catalog_is_rebuilt_from_the_tablet_servers() {
     for server in servers {
         server.shutdown().await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_catalog_is_rebuilt_from_tablet_servers_that_demand_a_proof() {
+    let env: Env = OsEnv::new(&OsOptions::default()).expect("this machine");
+    let dir = tempfile::tempdir().expect("a temporary directory");
+    let path = |name: &str| dir.path().join(name).to_str().expect("UTF-8").to_string();
+    let key = write_files(dir.path());
+    std::fs::write(path("ann.jwt"), jwt(&key, "ann").expose()).expect("the test owns the directory");
+    let flags = Flags::new();
+    for (name, value) in [
+        ("log_sync", "false"),
+        ("rpc_authentication", "required"),
+        ("rpc_encryption", "required"),
+        ("rpc_encrypt_loopback_connections", "true"),
+        ("rpc_certificate_file", &path("cert.pem")),
+        ("rpc_private_key_file", &path("key.pem")),
+        ("rpc_ca_certificate_file", &path("ca.pem")),
+        ("enable_jwt_token_auth", "true"),
+        ("jwks_file_path", &path("jwks.json")),
+        ("user_acl", "ann"),
+    ] {
+        flags.set(name, value).expect(name);
+    }
+    let config = ClusterConfig::on_loopback(path("cluster"), 1, flags);
+    let mut cluster = Cluster::start(&env, &config).await.expect("free ports and a fresh directory");
+    let master = cluster.master_addresses().remove(0);
+    let (ca, token) = (path("ca.pem"), path("ann.jwt"));
+    let proof = ["--ca-cert", &ca, "--jwt-file", &token, "--require-encryption"];
+    let create = ["table", "create", "t", "--column", "k int32", "--replicas", "1", "--masters", &master];
+    run(&env, &[&create[..], &proof].concat()).await.expect("the cluster runs");
+    cluster.masters()[0].shutdown().await;
+
+    let (addr, new) = (cluster.tablet_servers()[0].rpc_addr().to_string(), path("new"));
+    let rebuild = ["debug", "master", "rebuild", "--from-tservers", &addr, "--rpc-address", &master];
+    let rebuild = [&rebuild[..], &["--fs-wal-dir", &new, "--write"]].concat();
+    let refused = run(&env, &rebuild).await.expect_err("a name is no proof").message;
+    assert!(refused.starts_with(&format!("tablet server {addr}: ")), "{refused}");
+    assert!(refused.contains("Not authorized"), "{refused}");
+    assert!(!dir.path().join("new").exists(), "nothing is written");
+    run(&env, &[&rebuild[..], &proof].concat()).await.expect("a token");
+    run(&env, &["debug", "master", "fsck", "--fs-wal-dir", &new]).await.expect("the new catalog is sound");
+    cluster.shutdown().await;
 }

@@ -29,6 +29,8 @@ const BLOCK_ROWS: usize = 4096;
 /// Tasks that generate and load.
 const LOADERS: i32 = 2;
 const BUCKETS: u32 = 4;
+/// Permissions that files of the demo's servers do not get: the default of the flag `umask`.
+pub(super) const UMASK: u32 = 0o077;
 const LOOKUPS: usize = 1000;
 
 pub struct Demo {

@@ -8,7 +8,7 @@ use engine::error::{Error, Result};
 
 use crate::config;
 use crate::dirs::ServerKind;
-use crate::server::flags::{FlagKind, FlagScope, FlagSpec, Flags, TABLE, spec};
+use crate::server::flags::{FlagKind, FlagSpec, Flags, TABLE, spec};
 
 /// Function that reads a file named on the command line.
 pub type ReadFile<'a> = &'a dyn Fn(&str) -> io::Result<Vec<u8>>;
@@ -23,15 +23,6 @@ pub(super) fn add(command: Command, wanted: impl Fn(&FlagSpec) -> bool) -> Comma
         .help("TOML file of flags, named like the options below; options override it");
     let options = TABLE.iter().filter(|spec| wanted(spec)).map(option);
     command.arg(config).next_help_heading("Flags").args(options)
-}
-
-/// Returns true if a kind of server has a flag.
-pub(super) fn has(kind: ServerKind, spec: &FlagSpec) -> bool {
-    match spec.servers {
-        FlagScope::Both => true,
-        FlagScope::Master => kind == ServerKind::Master,
-        FlagScope::TabletServer => kind == ServerKind::TabletServer,
-    }
 }
 
 fn option(spec: &'static FlagSpec) -> Arg {
@@ -59,14 +50,15 @@ fn option(spec: &'static FlagSpec) -> Arg {
     }
 }
 
-/// Returns the flags: defaults, overridden by the file, then by the command line.
-pub(super) fn read(matches: &ArgMatches, read_file: ReadFile<'_>) -> Result<Flags> {
+/// Returns the flags: defaults, overridden by the file, then by the command line. `kind` is that of the server which
+/// takes them; `None` for a command that runs, or reads the directories of, either kind.
+pub(super) fn read(matches: &ArgMatches, kind: Option<ServerKind>, read_file: ReadFile<'_>) -> Result<Flags> {
     let flags = Flags::new();
     if let Some(path) = matches.get_one::<String>(CONFIG) {
         let bytes = read_file(path)
             .map_err(|error| Error::io(format_args!("read the settings in {path}"), &error))?;
         let text = String::from_utf8(bytes).map_err(|_| Error::invalid(format!("{path}: not UTF-8 text")))?;
-        config::apply_file(&flags, path, &text)?;
+        config::apply_file(&flags, kind, path, &text)?;
     }
     for spec in TABLE {
         if let Ok(Some(value)) = matches.try_get_one::<String>(spec.name) {

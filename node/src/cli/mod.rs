@@ -107,22 +107,20 @@ pub struct ProcessSettings {
     pub log_level: String,
     /// Memory budget; `None`: a share of the machine's memory.
     pub memory_limit_bytes: Option<u64>,
+    /// Permissions that files of servers do not get; `None` for a command whose files are its user's.
+    pub umask: Option<u32>,
 }
 
 impl Invocation {
     pub fn process_settings(&self) -> ProcessSettings {
         match self {
-            Invocation::Serve(serve) => process_settings(serve.flags()),
+            Invocation::Serve(serve) => server_settings(serve.flags(), serve.umask()),
+            Invocation::Demo(_) => command_settings(Some(demo::UMASK)),
+            Invocation::Debug(debug) => command_settings(debug.umask()),
             Invocation::Table(_)
             | Invocation::Backup(_)
             | Invocation::Cluster(_)
-            | Invocation::Debug(_)
-            | Invocation::Demo(_)
-            | Invocation::Document(_) => ProcessSettings {
-                log_format: LogFormat::Text,
-                log_level: "warn".to_string(),
-                memory_limit_bytes: None,
-            },
+            | Invocation::Document(_) => command_settings(None),
         }
     }
 
@@ -173,11 +171,21 @@ impl Invocation {
     }
 }
 
-fn process_settings(flags: &Arc<Flags>) -> ProcessSettings {
+fn command_settings(umask: Option<u32>) -> ProcessSettings {
+    ProcessSettings {
+        log_format: LogFormat::Text,
+        log_level: "warn".to_string(),
+        memory_limit_bytes: None,
+        umask,
+    }
+}
+
+fn server_settings(flags: &Arc<Flags>, umask: u32) -> ProcessSettings {
     let format = if flags.text("log_format") == "json" { LogFormat::Json } else { LogFormat::Text };
     ProcessSettings {
         log_format: format,
         log_level: flags.text("log_level"),
         memory_limit_bytes: Some(flags.number("memory_limit_hard_bytes")).filter(|bytes| *bytes > 0),
+        umask: Some(umask),
     }
 }

@@ -9,6 +9,7 @@ use nyala_client::definitions;
 use nyala_client::security::{EncryptionPolicy, SecretText, SecurityConfig};
 use nyala_client::{Client, ClientConfig, ScanSpec, Table};
 use nyala_common::env::Env;
+use nyala_common::security::RpcCaller;
 
 /// Longest wait for a cluster that may not run.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -18,15 +19,17 @@ const ABSENT: [ErrorKind; 3] = [ErrorKind::Io, ErrorKind::NotReady, ErrorKind::T
 
 /// Returns a command that talks to a cluster.
 pub(super) fn base(name: &'static str, about: &'static str) -> Command {
-    Command::new(name)
-        .about(about)
-        .arg(
-            Arg::new("masters")
-                .long("masters")
-                .value_name("HOST:PORT,...")
-                .default_value("127.0.0.1:7051")
-                .help("Addresses of the masters"),
-        )
+    let masters = Arg::new("masters")
+        .long("masters")
+        .value_name("HOST:PORT,...")
+        .default_value("127.0.0.1:7051")
+        .help("Addresses of the masters");
+    with_security(Command::new(name).about(about).arg(masters))
+}
+
+/// Adds the options that a secured cluster needs.
+pub(super) fn with_security(command: Command) -> Command {
+    command
         .arg(option("ca-cert", "FILE", "PEM file of the CAs that servers' certificates must chain to"))
         .arg(option("jwt-file", "FILE", "File of a JSON Web Token that proves your name; needs --ca-cert"))
         .arg(option(
@@ -79,7 +82,7 @@ async fn connect_within(env: &Env, matches: &ArgMatches, limit: Duration) -> Res
     let masters = text(matches, "masters").expect("it has a default");
     let config = ClientConfig {
         connect_timeout: limit,
-        user: env.disks.process_user().map_err(|error| Error::io("look up your user name", &error))?,
+        user: user(env)?,
         security: security(env, matches)?,
         ..ClientConfig::new(definitions::names(masters))
     };
@@ -90,13 +93,25 @@ async fn connect_within(env: &Env, matches: &ArgMatches, limit: Duration) -> Res
     Client::connect(env.clone(), config).await.map_err(hint)
 }
 
+fn user(env: &Env) -> Result<String> {
+    env.disks.process_user().map_err(|error| Error::io("look up your user name", &error))
+}
+
+/// Returns the caller of the servers that a command with [`with_security`] calls without a [`Client`].
+pub(super) fn caller(env: &Env, matches: &ArgMatches) -> Result<RpcCaller> {
+    security(env, matches)?.caller(env, &user(env)?)
+}
+
+/// Reads the file that an option names, if it is given.
+pub(super) fn read_named(env: &Env, matches: &ArgMatches, name: &str) -> Result<Option<Vec<u8>>> {
+    let Some(path) = text(matches, name) else { return Ok(None) };
+    let bytes = env.disks.read_file(path);
+    bytes.map(Some).map_err(|error| Error::io(format_args!("--{name}: read {path}"), &error))
+}
+
 /// Returns the security settings on the command line.
 fn security(env: &Env, matches: &ArgMatches) -> Result<SecurityConfig> {
-    let read = |name: &str| -> Result<Option<Vec<u8>>> {
-        let Some(path) = text(matches, name) else { return Ok(None) };
-        let bytes = env.disks.read_file(path);
-        bytes.map(Some).map_err(|error| Error::io(format_args!("--{name}: read {path}"), &error))
-    };
+    let read = |name: &str| read_named(env, matches, name);
     let token = |bytes: Vec<u8>| {
         let text =
             String::from_utf8(bytes).map_err(|_| Error::invalid("--jwt-file: not a JSON Web Token"))?;

@@ -9,6 +9,7 @@ use engine::error::{Error, Result};
 use super::exit::ExitError;
 use super::flag_options::{self, ReadFile};
 use super::service_state::{ReportState, ServiceState};
+use crate::config;
 use crate::dirs::ServerKind;
 use crate::server::clock_watch::TimeSource;
 use crate::server::cluster::{Cluster, ClusterConfig, PortAssignment};
@@ -20,6 +21,7 @@ use nyala_common::env::{BoxFuture, Env};
 pub struct Serve {
     flags: Arc<Flags>,
     target: ServeTarget,
+    umask: u32,
     /// True if the servers stop when standard input ends.
     stops_at_eof: bool,
 }
@@ -34,6 +36,7 @@ const PER_SERVER: &[&str] = &[
     "rpc_bind_addresses",
     "rpc_advertised_addresses",
     "webserver_interface",
+    "webserver_advertised_addresses",
     "webserver_port",
     "tserver_master_addrs",
     "master_addresses",
@@ -60,8 +63,8 @@ pub(super) fn commands() -> [Command; 3] {
     let shared = |spec: &FlagSpec| !PER_SERVER.contains(&spec.name);
     [
         flag_options::add(up, shared),
-        flag_options::add(master, |spec| flag_options::has(ServerKind::Master, spec)),
-        flag_options::add(tserver, |spec| flag_options::has(ServerKind::TabletServer, spec)),
+        flag_options::add(master, |spec| spec.is_of(ServerKind::Master)),
+        flag_options::add(tserver, |spec| spec.is_of(ServerKind::TabletServer)),
     ]
 }
 
@@ -75,14 +78,19 @@ fn number(name: &'static str, default: &'static str, help: &'static str) -> Arg 
 
 /// Returns the command in `matches` of one of [`commands`].
 pub(super) fn parse(name: &str, matches: &ArgMatches, read_file: ReadFile<'_>) -> Result<Serve> {
-    let flags = flag_options::read(matches, read_file)?;
-    let target = match name {
-        "master" => ServeTarget::One(ServerKind::Master),
-        "tablet-server" => ServeTarget::One(ServerKind::TabletServer),
-        _ => ServeTarget::Cluster(Box::new(cluster(matches, flags.fork())?)),
+    let kind = match name {
+        "master" => Some(ServerKind::Master),
+        "tablet-server" => Some(ServerKind::TabletServer),
+        _ => None,
+    };
+    let flags = flag_options::read(matches, kind, read_file)?;
+    let umask = config::umask(&flags)?;
+    let target = match kind {
+        Some(kind) => ServeTarget::One(kind),
+        None => ServeTarget::Cluster(Box::new(cluster(matches, flags.fork())?)),
     };
     let stops_at_eof = matches!(target, ServeTarget::Cluster(_)) && matches.get_flag("stop-at-eof");
-    Ok(Serve { flags: Arc::new(flags), target, stops_at_eof })
+    Ok(Serve { flags: Arc::new(flags), target, umask, stops_at_eof })
 }
 
 fn cluster(matches: &ArgMatches, flags: Flags) -> Result<ClusterConfig> {
@@ -110,6 +118,11 @@ fn cluster(matches: &ArgMatches, flags: Flags) -> Result<ClusterConfig> {
 impl Serve {
     pub fn flags(&self) -> &Arc<Flags> {
         &self.flags
+    }
+
+    /// Returns the permissions that files of the servers do not get.
+    pub(super) fn umask(&self) -> u32 {
+        self.umask
     }
 
     pub(super) fn stops_at_eof(&self) -> bool {

@@ -1,11 +1,26 @@
 //! Arguments that commands on a cluster share.
 
-use clap::ArgMatches;
+use clap::{Arg, ArgAction, ArgMatches};
 use engine::error::{Error, Result};
 use nyala_client::Client;
 use nyala_client::replica_admin::ServerInfo;
 
 use super::observe::address;
+use crate::cli::options::text;
+
+/// Returns an argument that must be given; [`argument`] reads it.
+pub(super) fn required(name: &'static str, value: &'static str, help: &'static str) -> Arg {
+    Arg::new(name).value_name(value).required(true).help(help)
+}
+
+pub(super) fn flag(name: &'static str, help: &'static str) -> Arg {
+    Arg::new(name).long(name).action(ArgAction::SetTrue).help(help)
+}
+
+/// Returns the value of a required argument.
+pub(super) fn argument<'a>(matches: &'a ArgMatches, name: &str) -> &'a str {
+    text(matches, name).expect("it is required")
+}
 
 pub(super) fn number(matches: &ArgMatches, name: &str) -> u64 {
     *matches.get_one::<u64>(name).expect("it has a default")

@@ -11,11 +11,12 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use engine::ids::{PeerId, TabletId};
+use engine::ids::{OpId, PeerId, TabletId};
 use nyala_client::replica_admin::TabletReplicas;
 use serde::Serialize;
 
-use super::observe::{Observation, ObservedServer, ObservedTable};
+use super::maintenance_check;
+use super::observe::{Observation, ObservedServer, ObservedTable, VoterState};
 use crate::cli::output::table as text_table;
 
 /// Health of a tablet, best first.
@@ -60,6 +61,8 @@ pub(super) struct CheckedReplica {
     state: String,
     role: &'static str,
     term: Option<i64>,
+    /// Last operation of the log, as term and index; only of a running voter of a tablet without a majority.
+    last_op: Option<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -103,6 +106,7 @@ pub(super) fn check(seen: &Observation, known_down: &BTreeSet<PeerId>) -> Cluste
     check_servers(seen, known_down, &mut report);
     check_versions(seen, &mut report);
     check_strays(seen, &mut report);
+    report.warnings.extend(maintenance_check::warnings(seen));
     for table in &report.tables {
         if let Some(worst) = table.unhealthy.iter().max_by_key(|tablet| tablet.health) {
             let (bad, all) = (table.unhealthy.len(), table.tablets);
@@ -252,6 +256,7 @@ fn check_tablet(seen: &Observation, wanted: usize, tablet: &TabletReplicas) -> C
                 "LEARNER"
             },
             term: raft.map(|raft| raft.term),
+            last_op: seen.last_ops.get(&(tablet.id, replica.server)).map(OpId::to_string),
         }
     };
     let (health, reason) = health_of(seen, wanted, tablet);
@@ -260,16 +265,11 @@ fn check_tablet(seen: &Observation, wanted: usize, tablet: &TabletReplicas) -> C
 }
 
 fn health_of(seen: &Observation, wanted: usize, tablet: &TabletReplicas) -> (TabletHealth, String) {
-    let mut voters: Vec<PeerId> =
-        tablet.replicas.iter().filter(|replica| replica.voter).map(|replica| replica.server).collect();
-    voters.sort();
-    let running: Vec<PeerId> =
-        voters.iter().copied().filter(|server| seen.runs(*server, tablet.id)).collect();
-    let majority = voters.len() / 2 + 1;
-    if running.len() < majority {
-        let text = format!("{} of {} voters run (majority {majority})", running.len(), voters.len());
-        return (TabletHealth::Unavailable, text);
+    let observed = seen.voters(tablet);
+    if !observed.has_majority() {
+        return (TabletHealth::Unavailable, observed.to_string());
     }
+    let VoterState { all: voters, running } = observed;
     let raft = |server: PeerId| seen.server(server).and_then(|server| server.raft.get(&tablet.id));
     let leads = |server: &PeerId| raft(*server).is_some_and(|state| state.leader == Some(*server));
     let newest =
@@ -353,9 +353,10 @@ impl ClusterReport {
 fn tablet_text(table: &str, tablet: &CheckedTablet) -> String {
     let CheckedTablet { id, health, reason, replicas } = tablet;
     let mut text = format!("\ntablet {id} of table {table}: {} ({reason})\n", health.name());
-    for CheckedReplica { server, address, state, role, term } in replicas {
+    for CheckedReplica { server, address, state, role, term, last_op } in replicas {
         let term = term.map_or_else(String::new, |term| format!(", term {term}"));
-        text.push_str(&format!("  {server} {address}: {state}, {role}{term}\n"));
+        let last = last_op.as_ref().map_or_else(String::new, |last| format!(", last operation {last}"));
+        text.push_str(&format!("  {server} {address}: {state}, {role}{term}{last}\n"));
     }
     text
 }
@@ -407,6 +408,7 @@ mod tests {
                     id: id(n),
                     host,
                     port: 7050,
+                    https: false,
                     location: None,
                     silent_for,
                     maintenance: false,
@@ -418,7 +420,7 @@ mod tests {
             }
         };
         let address = "m:7051".to_string();
-        let master = MasterInfo { id: Some(id(9)), address, leader: true, error: None };
+        let master = MasterInfo { id: Some(id(9)), address, https: false, leader: true, error: None };
         let replica = |n: u8| ReplicaInfo {
             server: id(n),
             address: format!("ts-{n}:7050"),
@@ -431,6 +433,7 @@ mod tests {
             servers: (1..=3).map(server).collect(),
             tables: vec![ObservedTable { name: "t".to_string(), wanted: 3, tablets: vec![tablet] }],
             kept: Vec::new(),
+            last_ops: BTreeMap::new(),
         }
     }
 
@@ -519,6 +522,81 @@ mod tests {
             server.raft.get_mut(&TABLET).expect("it has one").learners = vec![id(4)];
         }
         assert_eq!(check(&recovering, &BTreeSet::new()).counts(), BTreeMap::from([("RECOVERING", 1)]));
+    }
+
+    /// A cluster with a tablet of each health; of the last two, one has no majority and one no leader.
+    fn each_health() -> Observation {
+        let tablet = |n: u8| Uuid([0xe0 + n; 16]);
+        let mut seen = healthy();
+        for server in &mut seen.servers {
+            let (replica, raft) = (server.replicas[&TABLET].clone(), server.raft[&TABLET].clone());
+            server.replicas = (1..=6).map(|n| (tablet(n), replica.clone())).collect();
+            server.raft = (1..=6).map(|n| (tablet(n), raft.clone())).collect();
+        }
+        let replicas = seen.tables[0].tablets.remove(0).replicas;
+        let of = |n: u8| TabletReplicas { id: tablet(n), replicas: replicas.clone() };
+        seen.tables[0].tablets = (1..=6).map(of).collect();
+        let mut lose = |server: usize, n: u8| {
+            let replica = seen.servers[server].replicas.get_mut(&tablet(n)).expect("it has one");
+            (replica.state, replica.running) = ("FAILED", false);
+        };
+        [(2, 2), (2, 3), (0, 5), (1, 5)].into_iter().for_each(|(server, n)| lose(server, n));
+        for server in &mut seen.servers {
+            server.raft.get_mut(&tablet(2)).expect("it has one").learners = vec![id(4)];
+            server.raft.get_mut(&tablet(6)).expect("it has one").leader = None;
+        }
+        seen.servers[1].raft.get_mut(&tablet(4)).expect("it has one").leader = None;
+        seen.last_ops.insert((tablet(5), id(3)), OpId { term: 2, index: 17 });
+        seen
+    }
+
+    /// Returns tablets and servers that the runbook for a lost majority chooses from the text of a check.
+    #[allow(clippy::disallowed_methods, reason = "the runbook's commands read files")]
+    fn chosen_by_the_runbook(check: &str) -> String {
+        let page = include_str!("../../../RUNBOOKS.md");
+        let (_, section) = page.split_once("\n## Lost majority\n").expect("a section");
+        let (_, commands) = section.split_once("> check.txt || true\n").expect("the check");
+        let (commands, _) = commands.split_once("while read").expect("a loop over what was chosen");
+        let dir = tempfile::tempdir().expect("a temporary directory");
+        std::fs::write(dir.path().join("check.txt"), check).expect("an empty directory");
+        let ran = std::process::Command::new("sh").args(["-c", commands]).current_dir(dir.path()).output();
+        let output = ran.expect("a shell");
+        assert!(output.status.success() && output.stderr.is_empty(), "{output:?}");
+        std::fs::read_to_string(dir.path().join("left.txt")).expect("the commands write it")
+    }
+
+    #[test]
+    fn the_runbook_chooses_only_tablets_without_a_majority() {
+        let text = check(&each_health(), &BTreeSet::new()).to_text();
+        let tablets: String = text
+            .lines()
+            .filter(|line| line.starts_with("tablet e"))
+            .map(|line| format!("{line}\n"))
+            .collect();
+        insta::assert_snapshot!(tablets, @r#"
+        tablet e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2e2 of table t: RECOVERING (2 replicas run (wanted 3))
+        tablet e3e3e3e3e3e3e3e3e3e3e3e3e3e3e3e3 of table t: UNDER_REPLICATED (2 replicas run (wanted 3))
+        tablet e4e4e4e4e4e4e4e4e4e4e4e4e4e4e4e4 of table t: CONSENSUS_MISMATCH (server 02020202020202020202020202020202 knows another leader or voters)
+        tablet e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5e5 of table t: UNAVAILABLE (1 of 3 voters run (majority 2))
+        tablet e6e6e6e6e6e6e6e6e6e6e6e6e6e6e6e6 of table t: UNAVAILABLE (no running voter leads)
+        "#);
+        let left =
+            "03030303030303030303030303030303 ts-3:7050: RUNNING, VOTER, term 2, last operation 2.17\n";
+        assert!(text.contains(left), "{text}");
+        assert_eq!(chosen_by_the_runbook(&text), format!("{} {}\n", Uuid([0xe5; 16]), id(3)));
+    }
+
+    #[test]
+    fn the_runbook_chooses_by_term_and_then_by_index() {
+        let mut text = "tablet t1 of table t: UNAVAILABLE (2 of 5 voters run (majority 3))\n".to_string();
+        for (server, term, last) in [("a", 9, "2.100"), ("b", 3, "3.9"), ("c", 3, "3.17"), ("d", 3, "3.2")] {
+            text.push_str(&format!(
+                "  {server} h:7050: RUNNING, VOTER, term {term}, last operation {last}\n"
+            ));
+        }
+        text.push_str("  e h:7050: RUNNING, LEARNER, term 9\n  f h:7050: UNREACHABLE, VOTER\n");
+        assert_eq!(chosen_by_the_runbook(&text), "t1 c\n");
+        assert_eq!(chosen_by_the_runbook("OK\n"), "");
     }
 
     #[test]

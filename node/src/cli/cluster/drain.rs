@@ -114,14 +114,20 @@ pub(super) async fn decommission(env: &Env, client: &Client, matches: &ArgMatche
     Ok(())
 }
 
-/// Fails, with what to do, if the server does not reply: a server that is down cannot give anything away.
+/// Fails, with what to do, if the server does not reply: a server that is down cannot give anything away. Masters do
+/// not replace the replicas of a server in maintenance mode, which an earlier run may have entered.
 async fn check_replies(client: &Client, server: &ServerInfo) -> Result<()> {
+    let id = server.id;
     let reply = client.server_status(&address(server)).await;
     reply.map(drop).map_err(|error| {
+        let first = match server.maintenance {
+            true => format!("end its maintenance mode with nyala cluster maintenance {id} off, then "),
+            false => String::new(),
+        };
         Error::not_ready(format!(
-            "server {}: it does not reply ({}); the masters replace its replicas by themselves: wait with nyala \
-             cluster check --wait 3600 --down {}, then nyala cluster remove-server",
-            server.id, error.message, server.id
+            "server {id}: it does not reply ({}); {first}the masters replace its replicas by themselves: wait with \
+             nyala cluster check --wait 3600 --down {id}, then nyala cluster remove-server",
+            error.message
         ))
     })
 }

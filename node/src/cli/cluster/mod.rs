@@ -3,7 +3,9 @@
 mod arguments;
 mod check;
 mod drain;
+mod maintenance_check;
 mod observe;
+mod unsafe_change_config;
 mod upgrade;
 
 use std::collections::BTreeSet;
@@ -11,14 +13,16 @@ use std::time::Duration;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use engine::error::{Error, Result};
-use engine::ids::{PeerId, Uuid};
+use engine::ids::Uuid;
 use futures_util::future::join_all;
 
-use self::arguments::{find_server, number};
+use self::arguments::{argument, find_server, flag, number, required};
 use self::observe::{ObservedServer, address, observe, observe_server};
 use super::exit::{ExitError, FAILED};
 use super::options::{base, connect, option, text, texts};
 use super::output::{print, table as text_table};
+use crate::dirs::ServerKind;
+use crate::server::flags;
 use nyala_client::Client;
 use nyala_client::cluster_admin::MasterInfo;
 use nyala_client::rebalance::{Placement, Rebalance, ReplicaMove};
@@ -75,13 +79,13 @@ pub(super) fn command() -> Command {
             base("step-down", "Let a tablet's leader transfer its leadership")
                 .arg(required("tablet", "TABLET", "Id of the tablet"))
                 .arg(option("to", "SERVER", "The next leader [default: any voter]")),
-            unsafe_change_config_command(),
+            unsafe_change_config::command(),
             upgrade::command(format()),
             base("set-flag", "Change a flag of running servers")
                 .arg(required("server", "SERVER", "Address (host:port), id, masters, tablet-servers or all"))
                 .arg(required("flag", "NAME", "Name of the flag"))
                 .arg(required("value", "VALUE", "New value"))
-                .arg(flag("force", "Also a flag that takes effect only at the next start")),
+                .arg(flag("force", "Also a flag of Kudu that has no effect here: it is only shown")),
         ])
 }
 
@@ -99,31 +103,8 @@ fn check_command() -> Command {
         )
 }
 
-fn unsafe_change_config_command() -> Command {
-    let about = "Give a tablet that has lost its majority the voters that are left";
-    let long = format!(
-        "{about}.\n\nThe replica on SERVER leads from then on, and the masters add replicas until there are as many \
-         as wanted. Writes that only the lost replicas had are lost. Choose the replica with the highest term and \
-         index (see /tablet-consensus-status of its server)."
-    );
-    base("unsafe-change-config", about)
-        .long_about(long)
-        .arg(required("tablet", "TABLET", "Id of the tablet"))
-        .arg(required("server", "SERVER", "The server whose replica is left"))
-        .arg(option("voters", "ID,...", "The voters [default: the server alone]").value_delimiter(','))
-        .arg(flag("yes", "Do it; without, only show it"))
-}
-
 fn format() -> Arg {
     option("format", "FORMAT", "text or json").value_parser(["text", "json"]).default_value("text")
-}
-
-fn required(name: &'static str, value: &'static str, help: &'static str) -> Arg {
-    Arg::new(name).value_name(value).required(true).help(help)
-}
-
-fn flag(name: &'static str, help: &'static str) -> Arg {
-    Arg::new(name).long(name).action(ArgAction::SetTrue).help(help)
 }
 
 fn seconds(name: &'static str, default: &'static str, help: &'static str) -> Arg {
@@ -175,16 +156,12 @@ impl ClusterCommand {
             "remove-master" => remove_master(&client, matches).await?,
             "maintenance" => maintenance(&client, matches).await?,
             "step-down" => step_down(&client, matches).await?,
-            "unsafe-change-config" => unsafe_change_config(&client, matches).await?,
+            "unsafe-change-config" => unsafe_change_config::run(&client, matches).await?,
             "set-flag" => set_flag(&client, matches).await?,
             _ => run_rebalance(&client, matches).await?,
         }
         Ok(())
     }
-}
-
-fn argument<'a>(matches: &'a ArgMatches, name: &str) -> &'a str {
-    text(matches, name).expect("it is required")
 }
 
 /// Returns the report of a check as text and as JSON.
@@ -193,11 +170,13 @@ pub(super) async fn check_report(client: &Client) -> Result<(String, String)> {
     Ok((report.to_text(), report.to_json()))
 }
 
-/// Returns the RPC addresses of the masters that reply, and of all tablet servers.
-pub(super) async fn addresses(client: &Client) -> Result<Vec<String>> {
+/// Returns the RPC addresses of the masters that reply, and of all tablet servers; true for those whose web ports speak
+/// HTTPS.
+pub(super) async fn addresses(client: &Client) -> Result<Vec<(String, bool)>> {
     let masters = client.masters().await?.into_iter().filter(|master| master.error.is_none());
     let servers = client.servers().await?;
-    Ok(masters.map(|master| master.address).chain(servers.iter().map(address)).collect())
+    let servers = servers.iter().map(|server| (address(server), server.https));
+    Ok(masters.map(|master| (master.address, master.https)).chain(servers).collect())
 }
 
 /// Interval between two attempts of `--wait`.
@@ -318,26 +297,6 @@ async fn maintenance(client: &Client, matches: &ArgMatches) -> Result<()> {
     Ok(())
 }
 
-async fn unsafe_change_config(client: &Client, matches: &ArgMatches) -> Result<()> {
-    let tablet = Uuid::parse(argument(matches, "tablet").as_bytes())?;
-    let server = find_server(client, argument(matches, "server")).await?;
-    let voters = texts(matches, "voters").map(|id| Uuid::parse(id.as_bytes()));
-    let mut voters = voters.collect::<Result<Vec<PeerId>>>()?;
-    if voters.is_empty() {
-        voters.push(server.id);
-    }
-    let shown = voters.iter().map(PeerId::to_string).collect::<Vec<_>>().join(", ");
-    if !matches.get_flag("yes") {
-        print(&format!(
-            "tablet {tablet} would have the voters {shown}; nothing was changed; --yes does it\n"
-        ));
-        return Ok(());
-    }
-    client.unsafe_change_config(tablet, server.id, &address(&server), &voters).await?;
-    print(&format!("tablet {tablet} has the voters {shown}\n"));
-    Ok(())
-}
-
 async fn step_down(client: &Client, matches: &ArgMatches) -> Result<()> {
     let tablet = Uuid::parse(argument(matches, "tablet").as_bytes())?;
     let to = match text(matches, "to") {
@@ -349,15 +308,16 @@ async fn step_down(client: &Client, matches: &ArgMatches) -> Result<()> {
     Ok(())
 }
 
-/// Sets a flag on one or more servers; one that refuses it does not keep the others from it.
+/// Sets a flag on one or more servers; one that refuses it does not keep the others from it. Of all servers, those of
+/// the other kind are left out if the flag is of one kind only.
 async fn set_flag(client: &Client, matches: &ArgMatches) -> Result<()> {
     let (name, flag) = (argument(matches, "server"), argument(matches, "flag"));
     let (value, force) = (argument(matches, "value"), matches.get_flag("force"));
     let mut addresses = Vec::new();
-    if matches!(name, "masters" | "all") {
+    if name == "masters" || name == "all" && may_have(ServerKind::Master, flag) {
         addresses.extend(client.masters().await?.into_iter().map(|master| master.address));
     }
-    if matches!(name, "tablet-servers" | "all") {
+    if name == "tablet-servers" || name == "all" && may_have(ServerKind::TabletServer, flag) {
         addresses.extend(client.servers().await?.iter().map(address));
     }
     match name {
@@ -374,6 +334,11 @@ async fn set_flag(client: &Client, matches: &ArgMatches) -> Result<()> {
         }
     }
     if failures.is_empty() { Ok(()) } else { Err(Error::invalid(failures.join("\n"))) }
+}
+
+/// Returns true if servers of `kind` may have a flag; one that this program does not know is for the servers to reject.
+fn may_have(kind: ServerKind, flag: &str) -> bool {
+    flags::spec(flag).is_none_or(|spec| spec.is_of(kind))
 }
 
 async fn run_rebalance(client: &Client, matches: &ArgMatches) -> Result<()> {

@@ -1,9 +1,10 @@
 //! What a check knows: the masters' view of the cluster, and the answer of every server.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use engine::error::{ErrorKind, Result};
-use engine::ids::{PeerId, TabletId};
+use engine::ids::{OpId, PeerId, TabletId};
 use futures_util::future::join_all;
 use nyala_client::cluster_admin::{LocalReplica, MasterInfo, QuiescingStatus, RaftState, ServerStatus};
 use nyala_client::replica_admin::{ServerInfo, TabletReplicas};
@@ -37,6 +38,32 @@ pub(super) struct ObservedTable {
     pub tablets: Vec<TabletReplicas>,
 }
 
+/// Voters of a tablet, as the masters know them, and those that run.
+pub(super) struct VoterState {
+    /// In the order of their ids, like `running`.
+    pub all: Vec<PeerId>,
+    pub running: Vec<PeerId>,
+}
+
+impl VoterState {
+    fn majority(&self) -> usize {
+        self.all.len() / 2 + 1
+    }
+
+    /// Returns true if a majority runs, which elects a leader by itself.
+    pub(super) fn has_majority(&self) -> bool {
+        self.running.len() >= self.majority()
+    }
+}
+
+impl fmt::Display for VoterState {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (running, all, majority) = (self.running.len(), self.all.len(), self.majority());
+        write!(f, "{running} of {all} voters run (majority {majority})")
+    }
+}
+
+#[derive(Default)]
 pub(super) struct Observation {
     /// Masters with their identity, or the reason that there is no answer.
     pub masters: Vec<(MasterInfo, Result<ServerStatus, String>)>,
@@ -44,6 +71,8 @@ pub(super) struct Observation {
     pub tables: Vec<ObservedTable>,
     /// Dropped tables that are kept for recall.
     pub kept: Vec<ObservedTable>,
+    /// Last operations of the running voters of tablets without a majority.
+    pub last_ops: BTreeMap<(TabletId, PeerId), OpId>,
 }
 
 pub(super) fn address(server: &ServerInfo) -> String {
@@ -58,12 +87,33 @@ pub(super) async fn observe(client: &Client) -> Result<Observation> {
         None => client.server_status(&master.address).await.map_err(|error| error.message),
     }));
     let replies = replies.await;
-    Ok(Observation {
+    let mut seen = Observation {
         masters: masters.into_iter().zip(replies).collect(),
         servers: join_all(client.servers().await?.into_iter().map(|info| observe_server(client, info))).await,
         tables: observe_tables(client, client.list_tables(None).await?).await?,
         kept: observe_tables(client, client.deleted_tables().await?).await?,
-    })
+        last_ops: BTreeMap::new(),
+    };
+    seen.last_ops = last_ops(client, &seen).await;
+    Ok(seen)
+}
+
+/// Asks the running voters of tablets without a majority for their last operations. One that does not reply is left
+/// out.
+async fn last_ops(client: &Client, seen: &Observation) -> BTreeMap<(TabletId, PeerId), OpId> {
+    let mut asked = Vec::new();
+    for tablet in seen.tables.iter().flat_map(|table| &table.tablets) {
+        let voters = seen.voters(tablet);
+        if !voters.has_majority() {
+            asked.extend(voters.running.into_iter().map(|server| (tablet.id, server)));
+        }
+    }
+    let replies = join_all(asked.into_iter().map(|(tablet, server)| async move {
+        let address = seen.server(server)?.address();
+        let last = client.last_op(tablet, server, &address).await.ok()?;
+        Some(((tablet, server), last))
+    }));
+    replies.await.into_iter().flatten().collect()
 }
 
 pub(super) async fn observe_server(client: &Client, info: ServerInfo) -> ObservedServer {
@@ -104,6 +154,14 @@ async fn observe_tables(client: &Client, listed: Vec<TableInfo>) -> Result<Vec<O
 impl Observation {
     pub(super) fn server(&self, id: PeerId) -> Option<&ObservedServer> {
         self.servers.iter().find(|server| server.info.id == id)
+    }
+
+    pub(super) fn voters(&self, tablet: &TabletReplicas) -> VoterState {
+        let voters = tablet.replicas.iter().filter(|replica| replica.voter);
+        let mut all: Vec<PeerId> = voters.map(|replica| replica.server).collect();
+        all.sort();
+        let running = all.iter().copied().filter(|server| self.runs(*server, tablet.id)).collect();
+        VoterState { all, running }
     }
 
     /// Returns true if the server replies and its replica of the tablet runs.

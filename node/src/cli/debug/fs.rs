@@ -43,6 +43,10 @@ pub(super) async fn run(env: &Env, matches: &ArgMatches, flags: &Flags) -> Resul
     match name {
         "check" => {
             let (deep, repair) = (matches.get_flag("deep"), matches.get_flag("repair"));
+            if repair && let Some(why) = &server.incomplete {
+                // Files of a tablet whose superblock is in another directory look like orphans.
+                return Err(ExitError::start(Error::invalid(format!("--repair: {why}"))));
+            }
             let report = env.run(|| check(env, &server, deep)).await?;
             print(&report.to_string());
             if repair {
@@ -102,7 +106,8 @@ pub(super) fn check_text(env: &Env, server: &StoppedServer) -> Result<String> {
 }
 
 fn check(env: &Env, server: &StoppedServer, deep: bool) -> Result<FilesReport> {
-    let mut report = FilesReport { warnings: server.damaged.clone(), ..FilesReport::default() };
+    let warnings = server.damaged.iter().chain(&server.incomplete).cloned().collect();
+    let mut report = FilesReport { warnings, ..FilesReport::default() };
     let mut seen = BTreeSet::new();
     for (tablet, dir) in tablets(server)? {
         if !seen.insert(tablet) {
@@ -116,11 +121,13 @@ fn check(env: &Env, server: &StoppedServer, deep: bool) -> Result<FilesReport> {
         for name in list(&*disk, "tablet-meta")?.into_iter().filter(|name| name.ends_with(".tmp")) {
             report.orphans.push((dir.path.clone(), format!("tablet-meta/{name}")));
         }
-        for name in list(&*disk, "data")? {
-            if name.parse().is_ok_and(|tablet: TabletId| !seen.contains(&tablet)) {
-                report
-                    .warnings
-                    .push(format!("{}/data/{name}: rows of a tablet without a superblock", dir.path));
+        for (kind, what) in [("data", "rows"), ("consensus-meta", "vote")] {
+            for name in list(&*disk, kind)? {
+                if name.parse().is_ok_and(|tablet: TabletId| !seen.contains(&tablet)) {
+                    let path = &dir.path;
+                    let warning = format!("{path}/{kind}/{name}: {what} of a tablet without a superblock");
+                    report.warnings.push(warning);
+                }
             }
         }
     }
@@ -180,7 +187,8 @@ fn list(disk: &dyn Disk, dir: &str) -> Result<Vec<String>> {
     }
 }
 
-/// Removes the orphans of a report, rows of tablets without a superblock, and their logs if they are empty.
+/// Removes the orphans of a report, rows of tablets without a superblock, and their logs and votes if the logs are
+/// empty. `server` has all directories.
 fn remove_orphans(server: &StoppedServer, report: &FilesReport) -> Result<String> {
     let mut removed = 0;
     for (dir, path) in &report.orphans {
@@ -191,6 +199,7 @@ fn remove_orphans(server: &StoppedServer, report: &FilesReport) -> Result<String
     let known: Vec<TabletId> = tablets(server)?.into_iter().map(|(tablet, _)| tablet).collect();
     for dir in &server.data {
         removed += tombstone::remove_strays(&*dir.disk, &known)?;
+        removed += tombstone::remove_stray_metadata(&*server.wal.disk, &*dir.disk, &known)?;
     }
     let logs = tombstone::remove_stray_logs(&*server.wal.disk, &known)?;
     Ok(format!("removed {} orphans; {} logs with operations stay\n", removed + logs.removed, logs.kept.len()))

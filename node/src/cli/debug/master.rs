@@ -15,7 +15,6 @@ use engine::catalog::{
     check_catalog, rebuild_catalog,
 };
 use engine::cfile::cache::PageCache;
-use engine::disk::overlay::OverlayDisk;
 use engine::error::{Error, ErrorKind, Result};
 use engine::format_level::{FormatLevel, LevelRange};
 use engine::ids::Uuid;
@@ -24,9 +23,10 @@ use engine::replica::{Replica, ReplicaSetup};
 use engine::tablet::superblock::Superblock;
 
 use super::super::exit::{ExitError, FAILED};
-use super::super::options::{option, text, texts};
+use super::super::options::{caller, option, text, texts, with_security};
 use super::super::output::{print, table as text_table};
 use super::arguments::with_directories;
+use super::stopped::{directory_of, view};
 use crate::config;
 use crate::dirs::{self, DirectoryPaths, ServerDirs, ServerKind};
 use crate::hosting::raft_transport::{RaftTransport, RaftTransportConfig};
@@ -35,7 +35,7 @@ use crate::master::config::MasterConfig;
 use crate::master::proto::consensus;
 use crate::master::system_tablet::{self, SystemTablet, TABLET_ID};
 use crate::server::VERSION;
-use crate::server::flags::Flags;
+use crate::server::flags::{Flags, follower_failed_after};
 use crate::server::split_host_port;
 use crate::server_clock::ServerClock;
 use nyala_client::definitions;
@@ -49,19 +49,20 @@ use nyala_proto::kudu::tserver::{ListTabletsRequestPb, ListTabletsResponsePb};
 
 /// Deadline of a call to a tablet server.
 const CALL_TIMEOUT: Duration = Duration::from_secs(60);
-/// User name of the calls.
+/// User of the written master, which calls no server.
 const USER: &str = "nyala";
 /// Bytes of rows that are written at once.
 const WRITE_BYTES: usize = 1 << 20;
 
 pub(super) fn command() -> Command {
-    let rebuild = Command::new("rebuild")
+    let rebuild = with_security(Command::new("rebuild"))
         .about("Write a new catalog, after the loss of all masters, from the replicas of running tablet servers")
         .long_about(
             "Write a new catalog, after the loss of all masters, from the replicas of running tablet servers.\n\n\
              Name all tablet servers, and the directories and the address of the new master, which must be empty. \
              Without --write the command only reports what it would write. Dropped tables that were kept for recall \
-             are back afterwards; maintenance modes are not.",
+             are back afterwards; maintenance modes are not. Without masters there are no tokens of the cluster: \
+             tablet servers that require authentication take a JSON Web Token or a Kerberos ticket.",
         )
         .arg(option("from-tservers", "HOST:PORT,...", "Addresses of all tablet servers").required(true))
         .arg(option("rpc-address", "HOST:PORT", "Address of the new master").default_value("127.0.0.1:7051"))
@@ -93,9 +94,10 @@ pub(super) async fn run(env: &Env, matches: &ArgMatches, flags: &Flags) -> Resul
 
 async fn rebuild(env: &Env, matches: &ArgMatches, flags: &Flags) -> Result<(), ExitError> {
     let addresses = definitions::names(text(matches, "from-tservers").expect("it is required"));
+    let caller = caller(env, matches)?;
     let mut found = FoundServers::default();
     for address in &addresses {
-        found.ask(env, address).await?;
+        found.ask(env, &caller, address).await?;
     }
     let cluster = found.cluster.unwrap_or_else(|| env.random_uuid());
     let now = env.now().wall.micros;
@@ -136,8 +138,8 @@ struct FoundServers {
 }
 
 impl FoundServers {
-    async fn ask(&mut self, env: &Env, address: &str) -> Result<()> {
-        let proxy = Proxy::new(env.clone(), address, USER);
+    async fn ask(&mut self, env: &Env, caller: &RpcCaller, address: &str) -> Result<()> {
+        let proxy = Proxy::new(env.clone(), address, caller);
         let failed = |error: String| Error::not_ready(format!("tablet server {address}: {error}"));
         let until = env.now().mono.after(CALL_TIMEOUT);
         let options = CallOptions::default;
@@ -230,12 +232,13 @@ async fn write(
     let setup = setup(env, me.clone(), &config);
     let cache = PageCache::new(config.page_cache_bytes);
     let created = env.run(|| {
-        match Superblock::load(&*dirs.data[0].disk, TABLET_ID) {
+        let dir = system_tablet::data_dir(&dirs)?;
+        match Superblock::load(&*dir.disk, TABLET_ID) {
             Err(error) if error.kind == ErrorKind::NotFound => {}
             _ => {
                 return Err(Error::invalid(format!(
                     "the directory {} has a catalog already; choose empty directories",
-                    dirs.data[0].path
+                    dir.path
                 )));
             }
         }
@@ -271,6 +274,7 @@ fn start(env: &Env, config: &MasterConfig, replica: Replica, log: engine::wal::W
         frame_bytes_max: config.rpc.max_message_bytes,
         // It has no peers, so it calls none.
         peers: RaftTransport::new(env, transport, RpcCaller::from(USER)),
+        follower_failed_after: follower_failed_after(&config.raft, &config.flags),
         on_failure: Arc::new(|| {}),
         on_change: Arc::new(|| {}),
         on_completed: Arc::new(|_, _, _| {}),
@@ -305,11 +309,11 @@ async fn fsck(env: &Env, flags: &Flags) -> Result<(), ExitError> {
     let config = MasterConfig::new(SocketAddr::from(([127, 0, 0, 1], 0)), wal.as_str(), data);
     let setup = setup(env, Peer::voter(server.uuid, "127.0.0.1", 0), &config);
     let read = env.run(|| {
-        let (wal, data) = (OverlayDisk::new(server.wal.disk.clone()), server.data[0].disk.clone());
-        let data = OverlayDisk::new(data);
+        let dir = directory_of(&server, TABLET_ID)?;
+        let dir = dir.ok_or_else(|| Error::not_found("no data directory has a catalog"))?;
         let (cache, tablet) = (PageCache::new(config.page_cache_bytes), config.tablet.clone());
         let (replica, _log, _report) =
-            Replica::open(Arc::new(wal), Arc::new(data), TABLET_ID, setup, tablet, cache)?;
+            Replica::open(view(&server.wal), view(&dir), TABLET_ID, setup, tablet, cache)?;
         system_tablet::read_stored_rows(replica.tablet())
     });
     let rows = read.await.map_err(|error| {

@@ -17,6 +17,7 @@ use engine::error::Result;
 
 use super::exit::ExitError;
 use super::flag_options::{self, ReadFile};
+use crate::config;
 use crate::server::flags::Flags;
 use nyala_common::env::Env;
 
@@ -25,6 +26,7 @@ pub struct DebugCommand {
     matches: ArgMatches,
     /// Directories and other flags on the command line or in its file.
     flags: Flags,
+    umask: Option<u32>,
 }
 
 pub(super) fn command() -> Command {
@@ -48,10 +50,21 @@ pub(super) fn parse(matches: &ArgMatches, read_file: ReadFile<'_>) -> Result<Deb
     while let Some((_, inner)) = innermost.subcommand() {
         innermost = inner;
     }
-    Ok(DebugCommand { matches: matches.clone(), flags: flag_options::read(innermost, read_file)? })
+    let flags = flag_options::read(innermost, None, read_file)?;
+    // A bundle is the user's file; the other commands write in directories of servers.
+    let umask = match matches.subcommand_name() {
+        Some("bundle") => None,
+        _ => Some(config::umask(&flags)?),
+    };
+    Ok(DebugCommand { matches: matches.clone(), flags, umask })
 }
 
 impl DebugCommand {
+    /// Returns the permissions that files of servers do not get, if the command writes such.
+    pub(super) fn umask(&self) -> Option<u32> {
+        self.umask
+    }
+
     pub async fn run(self, env: &Env) -> Result<(), ExitError> {
         let (group, matches) = self.matches.subcommand().expect("clap asks for a command");
         match group {

@@ -6,18 +6,19 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use engine::error::{Error, Result};
 use engine::ids::TabletId;
 use engine::replica::copy::{CopySink, CopySource, LocalData, LocalReplica};
-use engine::replica::{consensus_meta_store, tombstone};
+use engine::replica::{consensus_meta_store, tombstone, wal_dir};
 use engine::schema::row_block::{ProjectedColumn, RowBlock};
 use engine::schema::{ColumnSchema, PhysicalType, ValueKind, format_cell};
 use engine::tablet::Tablet;
 use engine::tablet::scan::ScanSpec;
 use engine::tablet::superblock::{DataState, Superblock};
+use engine::wal::Wal;
 
 use super::super::exit::ExitError;
 use super::super::options::{option, text};
 use super::super::output::{print, table as text_table, write_rows};
 use super::arguments::{tablet_argument, with_directories};
-use super::stopped::{is_missing, named_tablet, open_replica, open_server, tablets, view};
+use super::stopped::{directory_of, is_missing, named_tablet, open_replica, open_server, tablets, view};
 use crate::dirs::{Directory, StoppedServer, open_stopped};
 use crate::server::flags::Flags;
 use nyala_client::arrow::arrow_schema;
@@ -158,8 +159,8 @@ fn csv_cell(column: &ColumnSchema, cell: Option<&[u8]>) -> (Vec<u8>, bool) {
 
 fn copy(env: &Env, server: &StoppedServer, dir: &Directory, tablet: TabletId, to: &str) -> Result<String> {
     let target = open_stopped(env, to, &[])?;
-    let into = target.data.iter().find(|dir| Superblock::load(&*view(dir), tablet).is_ok());
-    let into = into.unwrap_or(&target.data[0]);
+    let home = directory_of(&target, tablet)?;
+    let into = home.as_ref().unwrap_or(&target.data[0]);
     let local = local_state(&target, into, tablet)?;
     let (replica, mut log) = open_replica(env, server, dir, tablet)?;
     let committed = replica.meta().last_op.index;
@@ -182,7 +183,12 @@ fn copy(env: &Env, server: &StoppedServer, dir: &Directory, tablet: TabletId, to
 fn local_state(target: &StoppedServer, dir: &Directory, tablet: TabletId) -> Result<LocalReplica> {
     let server = target.uuid;
     match Superblock::load(&*dir.disk, tablet) {
-        Err(error) if is_missing(&error) => Ok(LocalReplica::nothing(server, tablet)),
+        Err(error) if is_missing(&error) => {
+            let nothing = LocalReplica::nothing(server, tablet);
+            let unused = Wal::is_unused(&*view(&target.wal), &wal_dir(tablet))?;
+            // A log with operations proves that there was a replica, whose vote was lost with its superblock.
+            Ok(if unused { nothing } else { LocalReplica { has: LocalData::Failed, ..nothing } })
+        }
         Err(error) => Err(error),
         Ok(meta) => {
             let has = match meta.data_state {

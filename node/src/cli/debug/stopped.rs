@@ -57,8 +57,20 @@ pub(super) fn named_tablet(
     matches: &ArgMatches,
 ) -> Result<(TabletId, Arc<Directory>)> {
     let id = TabletId::parse(text(matches, "tablet").unwrap_or_default().as_bytes())?;
-    let found = tablets(server)?.into_iter().find(|(tablet, _)| *tablet == id);
+    let found = directory_of(server, id)?.map(|dir| (id, dir));
     found.ok_or_else(|| Error::not_found(format!("tablet {id}: no superblock in these directories")))
+}
+
+/// Returns the data directory that has a tablet's superblock, readable or not; `Invalid` if several have one.
+pub(super) fn directory_of(server: &StoppedServer, id: TabletId) -> Result<Option<Arc<Directory>>> {
+    let mut homes = tablets(server)?.into_iter().filter(|(tablet, _)| *tablet == id).map(|(_, dir)| dir);
+    match (homes.next(), homes.next()) {
+        (Some(first), Some(second)) => Err(Error::invalid(format!(
+            "tablet {id}: both {} and {} have a superblock, and one of them is old; name one in --fs-data-dirs",
+            first.path, second.path
+        ))),
+        (home, _) => Ok(home),
+    }
 }
 
 /// Opens a replica and its log over views: recovery happens in memory.

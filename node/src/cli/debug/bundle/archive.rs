@@ -31,9 +31,14 @@ impl Bundle {
         self.failures.push(format!("{part}: {}", why.replace('\n', " ")));
     }
 
-    /// Returns the numbers of files and failures.
-    pub(super) fn counts(&self) -> (usize, usize) {
-        (self.files.len(), self.failures.len())
+    /// Returns the number of files.
+    pub(super) fn files(&self) -> usize {
+        self.files.len()
+    }
+
+    /// Returns the parts that could not be collected, each with the reason.
+    pub(super) fn failures(&self) -> &[String] {
+        &self.failures
     }
 
     fn index(&self, version: &str) -> String {

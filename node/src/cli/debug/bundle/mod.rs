@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Pages show no cells, flags with secrets are redacted by the servers, and rowsets of superblocks are shown without
-//! their first and last key. A part that cannot be collected is a line of
-//! the index: a bundle of a broken cluster is the one that is needed.
+//! their first and last key. A part that cannot be collected is a line of the index and of the command's error: a
+//! bundle of a broken cluster is the one that is needed.
 
 mod archive;
 mod pages;
@@ -20,7 +20,7 @@ use engine::error::Result;
 use nyala_client::Client;
 
 use super::super::cluster;
-use super::super::exit::ExitError;
+use super::super::exit::{ExitError, FAILED};
 use super::super::options::{base, connect, option, text};
 use super::super::output::print;
 use super::arguments::with_directories;
@@ -30,14 +30,23 @@ use crate::server::VERSION;
 use crate::server::flags::Flags;
 use archive::Bundle;
 use nyala_common::env::Env;
+use pages::{PageClient, WebPort};
 
 pub(super) fn command() -> Command {
     let bundle = base("bundle", "Collect what support asks for, of a running cluster or a stopped server")
         .long_about(
             "Collect what support asks for, of a running cluster or a stopped server: check, flags without secrets, \
              versions, metrics, pages and the end of the logs of each server; with --fs-wal-dir also the state of a \
-             stopped server's files. Bundles have no rows, but names of tables, columns, users and hosts.",
+             stopped server's files. Bundles have no rows, but names of tables, columns, users and hosts. Exit code \
+             1 if a part could not be collected: the bundle is written, and the command names the part.",
         )
+        .arg(option(
+            "web-ca-cert",
+            "FILE",
+            "PEM file of the CAs of web ports with HTTPS [default: --ca-cert, or the CAs that this machine trusts]",
+        ))
+        .arg(option("web-user", "NAME", "User of web ports with passwords").requires("web-password-file"))
+        .arg(option("web-password-file", "FILE", "File of that user's password").requires("web-user"))
         .arg(option("output", "FILE", "The bundle").short('o').default_value("nyala-bundle.tar.gz"))
         .arg(Arg::new("force").long("force").action(ArgAction::SetTrue).help("Replaces the file"));
     with_directories(bundle)
@@ -45,26 +54,31 @@ pub(super) fn command() -> Command {
 
 pub(super) async fn run(env: &Env, matches: &ArgMatches, flags: &Flags) -> Result<(), ExitError> {
     let path = text(matches, "output").expect("it has a default");
+    let pages = PageClient::new(env, matches)?;
     let mut bundle = Bundle::new(env.now().wall);
     let has_directories = flags.is_given("fs_wal_dir") || flags.is_given("fs_data_dirs");
     let has_masters = matches.value_source("masters") == Some(ValueSource::CommandLine);
     if has_masters || !has_directories {
         match connect(env, matches).await {
-            Ok(client) => of_cluster(env, &client, &mut bundle).await,
+            Ok(client) => of_cluster(env, &client, &pages, &mut bundle).await,
             Err(error) => bundle.failed("cluster", &error.message),
         }
     }
     if has_directories {
         of_files(env, flags, &mut bundle).await;
     }
-    let (files, failures) = bundle.counts();
     let bytes = env.run(|| bundle.write(env, path, matches.get_flag("force"), VERSION)).await?;
+    let (files, failures) = (bundle.files(), bundle.failures().len());
     print(&format!("{path}: {files} files, {bytes} bytes, {failures} failures (see index.txt in it)\n"));
-    Ok(())
+    let missing = bundle.failures().iter().map(|failure| format!("not collected: {failure}"));
+    match failures {
+        0 => Ok(()),
+        _ => Err(ExitError { code: FAILED, message: missing.collect::<Vec<_>>().join("\n") }),
+    }
 }
 
 /// Adds the check of the cluster and the pages of its servers.
-async fn of_cluster(env: &Env, client: &Client, bundle: &mut Bundle) {
+async fn of_cluster(env: &Env, client: &Client, pages: &PageClient, bundle: &mut Bundle) {
     match cluster::check_report(client).await {
         Ok((text, json)) => {
             bundle.add("cluster/check.txt", text.into_bytes());
@@ -76,7 +90,7 @@ async fn of_cluster(env: &Env, client: &Client, bundle: &mut Bundle) {
         Ok(addresses) => addresses,
         Err(error) => return bundle.failed("servers", &error.message),
     };
-    for address in addresses {
+    for (address, https) in addresses {
         match client.server_status(&address).await {
             Err(error) => bundle.failed(&format!("servers at {address}"), &error.message),
             Ok(status) => {
@@ -86,7 +100,7 @@ async fn of_cluster(env: &Env, client: &Client, bundle: &mut Bundle) {
                     format!("{address} {}\n", status.version).into_bytes(),
                 );
                 match status.web.first() {
-                    Some(web) => pages::collect(env, web, &dir, bundle).await,
+                    Some(web) => pages.collect(env, &WebPort { address: web, https }, &dir, bundle).await,
                     None => bundle.failed(&dir, "the server has no web port"),
                 }
             }

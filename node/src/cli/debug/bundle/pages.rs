@@ -1,17 +1,21 @@
-//! Pages of a server's web port, for the bundle.
+//! Pages of a server's web port, for the bundle: HTTP, or HTTPS with a password.
 
 use std::time::Duration;
 
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
 use bytes::Bytes;
+use clap::ArgMatches;
 use engine::error::{Error, Result};
-use http_body_util::{BodyExt, Empty};
-use hyper::client::conn::http1;
-use hyper::header::HOST;
+use http_body_util::Empty;
+use hyper::header::{AUTHORIZATION, HOST, HeaderValue};
 use hyper::{Request, StatusCode};
-use hyper_util::rt::TokioIo;
 
 use super::archive::Bundle;
-use nyala_common::env::Env;
+use crate::cli::options::{read_named, text};
+use crate::server::web_request::{exchange, machine_authorities};
+use nyala_common::env::{Env, Stream};
+use nyala_common::security::tls::{TlsWebClient, WebTrust, certificates_from_pem};
 
 /// Pages of servers of both kinds, and the names of their files. Pages that a server does not have are left out.
 const PAGES: [(&str, &str); 23] = [
@@ -42,40 +46,118 @@ const PAGES: [(&str, &str); 23] = [
 
 /// Deadline of one page.
 const TIMEOUT: Duration = Duration::from_secs(30);
+/// Longest page that is read, in bytes.
+const PAGE_BYTES_MAX: usize = 256 << 20;
 
-/// Adds the pages of the web port at `web` to the bundle.
-pub(super) async fn collect(env: &Env, web: &str, dir: &str, bundle: &mut Bundle) {
-    for (path, name) in PAGES {
-        let file = format!("{dir}/{name}");
-        let got = env.timeout(TIMEOUT, get(env, web, path)).await;
-        match got.unwrap_or_else(|| Err(Error::timed_out(format!("{web}{path} did not reply in time")))) {
-            Ok((StatusCode::NOT_FOUND, _)) => {}
-            // A server that is not ready says why in the body.
-            Ok((_, bytes)) => bundle.add(&file, bytes),
-            Err(error) => {
-                bundle.failed(&file, &error.message);
-                // The other pages of a dead port take as long.
-                return;
+/// Web port of a server, `host:port`.
+pub(super) struct WebPort<'a> {
+    pub address: &'a str,
+    /// True if it speaks HTTPS.
+    pub https: bool,
+}
+
+/// Credentials for the web ports of a cluster, and the CAs that they are verified by.
+pub(super) struct PageClient {
+    /// `None` if no CA is known.
+    tls: Option<TlsWebClient>,
+    /// Value of the header `Authorization`.
+    password: Option<HeaderValue>,
+}
+
+impl PageClient {
+    /// Reads the files that the command line names.
+    pub(super) fn new(env: &Env, matches: &ArgMatches) -> Result<PageClient> {
+        Ok(PageClient { tls: tls(env, matches)?, password: password(env, matches)? })
+    }
+
+    /// Adds the pages of a web port to the bundle.
+    pub(super) async fn collect(&self, env: &Env, web: &WebPort<'_>, dir: &str, bundle: &mut Bundle) {
+        let mut refused = None;
+        for (path, name) in PAGES {
+            let file = format!("{dir}/{name}");
+            let got = env.timeout(TIMEOUT, self.get(env, web, path)).await;
+            let late = || Err(Error::timed_out(format!("{}{path} did not reply in time", web.address)));
+            match got.unwrap_or_else(late) {
+                Ok((StatusCode::NOT_FOUND, _)) => {}
+                Ok((StatusCode::UNAUTHORIZED, body)) => refused = Some(body),
+                // A server that is not ready says why in the body.
+                Ok((_, bytes)) => bundle.add(&file, bytes.to_vec()),
+                Err(error) => {
+                    bundle.failed(&file, &error.message);
+                    // The other pages of a dead port take as long.
+                    return;
+                }
             }
+        }
+        if let Some(body) = refused {
+            let asked = String::from_utf8_lossy(&body);
+            let why = format!(
+                "{} gives no page but its health without a proof ({}); give --web-user and --web-password-file \
+                 (tickets are not supported)",
+                web.address,
+                asked.trim()
+            );
+            bundle.failed(dir, &why);
+        }
+    }
+
+    /// Returns status and body of a page.
+    async fn get(&self, env: &Env, web: &WebPort<'_>, path: &str) -> Result<(StatusCode, Bytes)> {
+        let (address, mut request) = (web.address, Request::get(path).header(HOST, web.address));
+        // Invariant: the password is sent only inside TLS, to a server that was verified.
+        if let Some(password) = self.password.as_ref().filter(|_| web.https) {
+            request = request.header(AUTHORIZATION, password);
+        }
+        let failed = |error: Error| error.context(format_args!("{address}{path}"));
+        let request = request.body(Empty::<Bytes>::new());
+        let request = request.map_err(|error| failed(Error::invalid(error.to_string())))?;
+        let stream = self.connect(env, web).await?;
+        exchange(stream, request, PAGE_BYTES_MAX).await.map_err(failed)
+    }
+
+    async fn connect(&self, env: &Env, web: &WebPort<'_>) -> Result<Stream> {
+        let address = web.address;
+        let found = env.net.resolve(address).await;
+        let found = found.map_err(|error| Error::io(format_args!("look up {address}"), &error))?;
+        let addr = *found.first().ok_or_else(|| Error::not_found(format!("{address} has no address")))?;
+        let stream = env.net.connect(addr, env.now().mono.after(TIMEOUT)).await;
+        let stream = stream.map_err(|error| Error::io(format_args!("connect to {address}"), &error))?;
+        match (&self.tls, web.https) {
+            (_, false) => Ok(stream),
+            (Some(tls), true) => tls.wrap(stream, address.rsplit_once(':').map_or(address, |(host, _)| host)),
+            (None, true) => Err(Error::invalid(format!(
+                "{address}: HTTPS, and this machine has no list of trusted CAs; give --web-ca-cert"
+            ))),
         }
     }
 }
 
-/// Returns status and body of a page.
-async fn get(env: &Env, web: &str, path: &str) -> Result<(StatusCode, Vec<u8>)> {
-    let found =
-        env.net.resolve(web).await.map_err(|error| Error::io(format_args!("look up {web}"), &error))?;
-    let addr = *found.first().ok_or_else(|| Error::not_found(format!("{web} has no address")))?;
-    let deadline = env.now().mono.after(TIMEOUT);
-    let stream = env.net.connect(addr, deadline).await;
-    let stream = stream.map_err(|error| Error::io(format_args!("connect to {web}"), &error))?;
-    let failed = |error: hyper::Error| Error::aborted(format!("{web}{path}: {error}"));
-    let (mut sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
-    drop(env.spawn("web page", async move { drop(connection.await) }));
-    let request = Request::get(path).header(HOST, web).body(Empty::<Bytes>::new());
-    let request = request.map_err(|error| Error::invalid(format!("{web}{path}: {error}")))?;
-    let response = sender.send_request(request).await.map_err(failed)?;
-    let status = response.status();
-    let body = response.into_body().collect().await.map_err(failed)?;
-    Ok((status, body.to_bytes().to_vec()))
+/// Returns TLS by the CAs that the command line names, or else by those that this machine trusts.
+fn tls(env: &Env, matches: &ArgMatches) -> Result<Option<TlsWebClient>> {
+    let trusting = |pem: &[u8], place: &str| {
+        TlsWebClient::new(env, &WebTrust::Authorities(certificates_from_pem(pem, place)?))
+    };
+    for name in ["web-ca-cert", "ca-cert"] {
+        if let Some(pem) = read_named(env, matches, name)? {
+            return trusting(&pem, &format!("--{name}")).map(Some);
+        }
+    }
+    // A list that cannot be read matters only to a port with HTTPS.
+    Ok(machine_authorities(env).and_then(|pem| trusting(&pem, "CAs of this machine").ok()))
+}
+
+/// Returns the header with the user and the password that the command line names.
+fn password(env: &Env, matches: &ArgMatches) -> Result<Option<HeaderValue>> {
+    let (Some(user), Some(file)) =
+        (text(matches, "web-user"), read_named(env, matches, "web-password-file")?)
+    else {
+        return Ok(None);
+    };
+    let password = String::from_utf8(file);
+    let password = password.map_err(|_| Error::invalid("--web-password-file: not UTF-8 text"))?;
+    let credentials = STANDARD.encode(format!("{user}:{}", password.trim_end_matches(['\r', '\n'])));
+    let header = HeaderValue::from_str(&format!("Basic {credentials}"));
+    let mut header = header.map_err(|error| Error::invalid(format!("--web-password-file: {error}")))?;
+    header.set_sensitive(true);
+    Ok(Some(header))
 }
