@@ -11,29 +11,38 @@ use engine::raft::RaftOptions;
 use toml::{Spanned, Value};
 
 use crate::dirs::ServerKind;
-use crate::server::flags::{self, Flags};
-use crate::server::split_host_port;
+use crate::server::flags::{self, FOLLOWER_FAILED_SEC, FlagSpec, Flags};
+use crate::server::{is_local_address, join_host_port, split_host_port};
 use nyala_common::env::Env;
 use nyala_common::rpc::RpcConfig;
 use nyala_common::rpc::negotiate::Subnet;
 use nyala_common::security::SecurityLevel;
 
-/// Sets the flags of a TOML file. `Invalid` names the file, the line and the fault.
-pub fn apply_file(flags: &Flags, path: &str, text: &str) -> Result<()> {
+/// Sets the flags of a TOML file for a server of `kind`, or for a process that runs both kinds. `Invalid` names the
+/// file, the line and the fault.
+pub fn apply_file(flags: &Flags, kind: Option<ServerKind>, path: &str, text: &str) -> Result<()> {
     let table: BTreeMap<Spanned<String>, Spanned<Value>> = toml::from_str(text)
         .map_err(|error| Error::invalid(format!("{path}: {}", error.to_string().trim_end())))?;
     for (key, value) in table {
         let line = text[..key.span().start].matches('\n').count() + 1;
         let place = format_args!("{path}, line {line}");
-        if flags::spec(key.get_ref()).is_none() {
-            return Err(flags::unknown(key.get_ref()).context(place));
-        }
+        let spec = flags::spec(key.get_ref());
+        let spec = spec.ok_or_else(|| flags::unknown(key.get_ref()).context(place))?;
+        check_kind(spec, kind).map_err(|error| error.context(place))?;
         let value = flatten(value.get_ref()).ok_or_else(|| {
             Error::invalid(format!("{}: neither a value nor a list of values", key.get_ref()))
         });
         value.and_then(|value| flags.set(key.get_ref(), &value)).map_err(|error| error.context(place))?;
     }
     Ok(())
+}
+
+/// Returns `Invalid` for a flag of the other kind of server: it would have no effect here.
+fn check_kind(spec: &FlagSpec, kind: Option<ServerKind>) -> Result<()> {
+    match kind.and_then(|kind| spec.refusal(kind)) {
+        Some(refusal) => Err(Error::invalid(format!("{refusal}; leave it out"))),
+        None => Ok(()),
+    }
 }
 
 /// Returns a TOML value as text of the command line.
@@ -62,12 +71,42 @@ pub struct ServerAddresses {
     pub rpc: SocketAddr,
     /// `host:port` names for clients, if they differ from the bound address.
     pub advertised: Vec<String>,
+    /// Host that is advertised instead of a wildcard address; `None` for the loopback address.
+    pub wildcard_host: Option<String>,
     pub web: Option<SocketAddr>,
+    /// `host:port` names of the web port, if they differ from the bound address.
+    pub web_advertised: Vec<String>,
 }
 
-/// Returns the addresses in the flags; resolves host names.
-pub async fn addresses(env: &Env, flags: &Flags, kind: ServerKind) -> Result<ServerAddresses> {
+/// Returns the addresses in the flags of a server that knows `masters`; resolves host names.
+pub async fn addresses(
+    env: &Env,
+    flags: &Flags,
+    kind: ServerKind,
+    masters: &[String],
+) -> Result<ServerAddresses> {
     let (rpc_port, web_port) = default_ports(kind);
+    let (rpc, rpc_host) = rpc_address(env, flags, rpc_port).await?;
+    let port =
+        if flags.is_given("webserver_port") { flags.number("webserver_port") as u16 } else { web_port };
+    let web = if flags.bool("webserver_enabled") {
+        let host = Some(flags.text("webserver_interface")).filter(|host| !host.is_empty());
+        let addr = resolve(env, &join_host_port(&host.unwrap_or(rpc_host), port)).await;
+        Some(addr.map_err(|error| error.context("webserver_interface"))?)
+    } else {
+        None
+    };
+    let advertised = advertised_names(flags, "rpc_advertised_addresses", rpc.port())?;
+    let wildcard_host = match rpc.ip().is_unspecified() && advertised.is_empty() {
+        true => host_of_wildcard(env, rpc, masters).await?,
+        false => None,
+    };
+    let web_advertised = advertised_names(flags, "webserver_advertised_addresses", port)?;
+    Ok(ServerAddresses { rpc, advertised, wildcard_host, web, web_advertised })
+}
+
+/// Returns the address of the RPC port, and its host as it was given.
+async fn rpc_address(env: &Env, flags: &Flags, rpc_port: u16) -> Result<(SocketAddr, String)> {
     let bind = match flags.list("rpc_bind_addresses").as_slice() {
         [] => format!("0.0.0.0:{rpc_port}"),
         [one] => with_port(one, rpc_port),
@@ -79,20 +118,51 @@ pub async fn addresses(env: &Env, flags: &Flags, kind: ServerKind) -> Result<Ser
     };
     let (rpc_host, _) = split_host_port(&bind).map_err(|error| error.context("rpc_bind_addresses"))?;
     let rpc = resolve(env, &bind).await.map_err(|error| error.context("rpc_bind_addresses"))?;
-    let web = if flags.bool("webserver_enabled") {
-        let host =
-            Some(flags.text("webserver_interface")).filter(|host| !host.is_empty()).unwrap_or(rpc_host);
-        let port =
-            if flags.is_given("webserver_port") { flags.number("webserver_port") } else { web_port.into() };
-        let host = if host.contains(':') { format!("[{host}]") } else { host };
-        let addr = resolve(env, &format!("{host}:{port}")).await;
-        Some(addr.map_err(|error| error.context("webserver_interface"))?)
-    } else {
-        None
-    };
-    let advertised: Vec<String> =
-        flags.list("rpc_advertised_addresses").iter().map(|name| with_port(name, rpc.port())).collect();
-    Ok(ServerAddresses { rpc, advertised, web })
+    Ok((rpc, rpc_host))
+}
+
+/// Returns the `host:port` names in a flag; the port may be missing there.
+fn advertised_names(flags: &Flags, setting: &str, port: u16) -> Result<Vec<String>> {
+    let names: Vec<String> = flags.list(setting).iter().map(|name| with_port(name, port)).collect();
+    for name in &names {
+        split_host_port(name).map_err(|error| error.context(setting))?;
+    }
+    Ok(names)
+}
+
+/// Returns the host by which others reach a server that is bound to all addresses: none but the loopback address if all
+/// masters are on this machine, else the name of this host, as the masters' addresses spell it if they have it.
+///
+/// A server that knows no masters is a single master. Its name must be known here, because a cluster of one machine
+/// uses it, too.
+async fn host_of_wildcard(env: &Env, rpc: SocketAddr, masters: &[String]) -> Result<Option<String>> {
+    let name = host_name(env);
+    if masters.is_empty() {
+        let Ok(name) = name else { return Ok(None) };
+        let known = env.net.resolve(&join_host_port(&name, rpc.port())).await.is_ok();
+        return Ok(known.then_some(name));
+    }
+    if masters.iter().all(|master| is_local_address(master)) {
+        return Ok(None);
+    }
+    let name = name.map_err(|why| {
+        Error::invalid(format!(
+            "rpc_advertised_addresses: servers on other machines need a name of this one, which is bound to all \
+             addresses ({rpc}), and {why}; give one"
+        ))
+    })?;
+    let mut hosts = masters.iter().filter_map(|master| split_host_port(master).ok()).map(|(host, _)| host);
+    let spelled = hosts.find(|host| host.split('.').next() == Some(name.as_str()));
+    Ok(Some(spelled.unwrap_or(name)))
+}
+
+/// Returns the name of this host, or the reason that it has none for other machines.
+fn host_name(env: &Env) -> Result<String, String> {
+    let name = env.net.host_name().map_err(|error| format!("this host's name is not known ({error})"))?;
+    match name.is_empty() || name == "localhost" || name.starts_with("localhost.") {
+        true => Err(format!("this host's name is {name:?}")),
+        false => Ok(name),
+    }
 }
 
 /// Adds the port to a host without one.
@@ -121,6 +191,18 @@ pub fn directories(flags: &Flags) -> Result<(String, Vec<String>)> {
     }
 }
 
+/// Returns the permissions that files and directories of a process with servers do not get. The owner's are not among
+/// them: a server reads its own files.
+pub fn umask(flags: &Flags) -> Result<u32> {
+    let text = flags.text("umask");
+    let mask = u32::from_str_radix(&text, 8).ok().filter(|mask| *mask <= 0o077);
+    mask.ok_or_else(|| {
+        Error::invalid(format!(
+            "umask: not an octal number from 000 to 077 (given {text:?}); leave it out for 077"
+        ))
+    })
+}
+
 /// Returns the `host:port` names of masters in a flag; the port may be missing there.
 pub fn masters(flags: &Flags, setting: &str) -> Result<Vec<String>> {
     let (port, _) = default_ports(ServerKind::Master);
@@ -146,6 +228,7 @@ pub fn rpc(flags: &Flags) -> Result<RpcConfig> {
         queue_length: flags.number("rpc_service_queue_length") as usize,
         concurrency: flags.number("rpc_num_service_threads") as usize,
         max_message_bytes: flags.number("rpc_max_message_size") as usize,
+        connections_max: flags.number("rpc_connections_max") as usize,
         keepalive: Some(millis("rpc_default_keepalive_time_ms")).filter(|time| !time.is_zero()),
         negotiation_timeout: millis("rpc_negotiation_timeout_ms"),
         negotiation_delay: millis("rpc_negotiation_inject_delay_ms"),
@@ -172,20 +255,41 @@ pub fn raft(flags: &Flags) -> RaftOptions {
     if flags.is_given("leader_failure_max_missed_heartbeat_periods") {
         options.missed_heartbeats_max = flags.fraction("leader_failure_max_missed_heartbeat_periods");
     }
-    options.follower_failed_after =
-        Duration::from_secs(flags.number("follower_unavailable_considered_failed_sec"));
+    options.follower_failed_after = Duration::from_secs(flags.number(FOLLOWER_FAILED_SEC));
     options.batch_bytes_max = flags.number("consensus_max_batch_size_bytes") as usize;
     options
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+    use std::sync::Arc;
+
+    use engine::time::Instant;
+    use nyala_common::env::{BoxFuture, Listener, Net, Stream, mem_net};
+
     use super::*;
 
     fn apply(text: &str) -> Result<Flags, String> {
+        apply_for(None, text)
+    }
+
+    fn apply_for(kind: Option<ServerKind>, text: &str) -> Result<Flags, String> {
         let flags = Flags::new();
-        apply_file(&flags, "nyala.toml", text).map_err(|error| error.message)?;
+        apply_file(&flags, kind, "nyala.toml", text).map_err(|error| error.message)?;
         Ok(flags)
+    }
+
+    #[test]
+    fn a_umask_leaves_the_owner_its_files() {
+        let umask = |text: &str| {
+            let flags = Flags::new();
+            flags.set("umask", text).expect("a text");
+            umask(&flags).ok()
+        };
+        assert_eq!(super::umask(&Flags::new()).ok(), Some(0o077));
+        assert_eq!(["077", "27", "0022", "0"].map(umask), [Some(0o077), Some(0o027), Some(0o022), Some(0)]);
+        assert_eq!(["", "9", "0x3f", "-1", "100", "777"].map(umask), [None; 6]);
     }
 
     #[test]
@@ -217,6 +321,98 @@ mod tests {
         expect_test::expect![[r#"nyala.toml, line 1: log_sync: neither a value nor a list of values"#]]
             .assert_eq(&wrong("[log_sync]\nx = 1"));
         assert!(wrong("log_sync = \n").starts_with("nyala.toml: TOML parse error at line 1, column 12"));
+    }
+
+    #[test]
+    fn a_flag_of_the_other_kind_of_server_is_rejected_in_a_file() {
+        let text = "log_sync = true\ntserver_enforce_access_control = true\n";
+        let error = apply_for(Some(ServerKind::Master), text).err().unwrap();
+        expect_test::expect![[r#"nyala.toml, line 2: tserver_enforce_access_control: not a flag of this kind of server (a flag of a tablet server, given to a master); leave it out"#]]
+            .assert_eq(&error);
+        assert!(apply_for(Some(ServerKind::TabletServer), text).is_ok());
+        let masters = apply_for(Some(ServerKind::TabletServer), "master_addresses = \"a\"").err().unwrap();
+        assert!(masters.contains("(a flag of a master, given to a tablet server)"), "{masters}");
+        // A process that runs both kinds, or a tool.
+        assert!(apply("master_addresses = \"a\"\ntserver_master_addrs = \"a\"").is_ok());
+    }
+
+    /// A network whose host has this name.
+    struct NamedNet {
+        inner: Arc<dyn Net>,
+        name: &'static str,
+        resolves: bool,
+    }
+
+    impl Net for NamedNet {
+        fn listen(&self, addr: SocketAddr) -> BoxFuture<'_, io::Result<Box<dyn Listener>>> {
+            self.inner.listen(addr)
+        }
+
+        fn connect(&self, addr: SocketAddr, deadline: Instant) -> BoxFuture<'_, io::Result<Stream>> {
+            self.inner.connect(addr, deadline)
+        }
+
+        fn resolve<'a>(&'a self, host_port: &'a str) -> BoxFuture<'a, io::Result<Vec<SocketAddr>>> {
+            if !self.resolves || !host_port.starts_with(self.name) {
+                return self.inner.resolve(host_port);
+            }
+            let found: io::Result<Vec<SocketAddr>> = Ok(vec![SocketAddr::from(([127, 0, 1, 1], 7051))]);
+            Box::pin(std::future::ready(found))
+        }
+
+        fn host_name(&self) -> io::Result<String> {
+            Ok(self.name.to_string())
+        }
+    }
+
+    /// Returns the environment of a host with a name.
+    fn named(name: &'static str, resolves: bool) -> Env {
+        let env = mem_net::env();
+        Env { net: Arc::new(NamedNet { inner: env.net.clone(), name, resolves }), ..env }
+    }
+
+    /// Returns the host that a tablet server on all addresses registers with these masters; empty for the loopback
+    /// address.
+    async fn wildcard_host(env: &Env, masters: &[&str]) -> Result<String, String> {
+        let masters: Vec<String> = masters.iter().map(|master| master.to_string()).collect();
+        let found = addresses(env, &Flags::new(), ServerKind::TabletServer, &masters).await;
+        found.map(|found| found.wildcard_host.unwrap_or_default()).map_err(|error| error.message)
+    }
+
+    #[tokio::test]
+    async fn a_server_on_all_addresses_is_known_by_its_host() {
+        let env = named("db3", true);
+        let cases: [(&[&str], &str); 4] = [
+            (&["db1:7051", "10.0.0.2:7051"], "db3"),
+            (&["127.0.0.1:7051", "db3.example.com:7051"], "db3.example.com"),
+            // A cluster of one machine.
+            (&["127.0.0.1:7051", "localhost:7151", "0.0.0.0:7251"], ""),
+            // A single master.
+            (&[], "db3"),
+        ];
+        for (masters, host) in cases {
+            assert_eq!(wildcard_host(&env, masters).await.unwrap(), host, "{masters:?}");
+        }
+        assert_eq!(wildcard_host(&named("db3", false), &[]).await.unwrap(), "", "of no use on this machine");
+    }
+
+    #[tokio::test]
+    async fn a_host_without_a_name_needs_an_advertised_one() {
+        for env in [named("localhost", true), mem_net::env()] {
+            assert_eq!(wildcard_host(&env, &["127.0.0.1:7051"]).await.unwrap(), "");
+            assert_eq!(wildcard_host(&env, &[]).await.unwrap(), "");
+            let error = wildcard_host(&env, &["db1:7051"]).await.unwrap_err();
+            assert!(error.starts_with("rpc_advertised_addresses: servers on other machines need"), "{error}");
+        }
+        let flags = apply(
+            "rpc_advertised_addresses = [\"db3\"]\nwebserver_advertised_addresses = [\"db3\", \"proxy:80\"]\n",
+        )
+        .unwrap();
+        let masters = ["db1:7051".to_string()];
+        let found = addresses(&mem_net::env(), &flags, ServerKind::TabletServer, &masters).await.unwrap();
+        assert_eq!(found.advertised, ["db3:7050"]);
+        assert_eq!(found.web_advertised, ["db3:8050", "proxy:80"]);
+        assert_eq!(found.wildcard_host, None);
     }
 
     #[test]

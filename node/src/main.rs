@@ -12,6 +12,7 @@ use node::cli::{self, ExitError, Invocation, ServiceState};
 use node::server::logging;
 use nyala_common::env::BoxFuture;
 use nyala_common::env::os::{OsEnv, OsOptions, decline_huge_pages};
+use nyala_common::env::permissions::set_umask;
 use sd_notify::NotifyState;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -82,6 +83,9 @@ fn end_on_panic() {
 
 fn run(invocation: Invocation) -> Result<(), ExitError> {
     let settings = invocation.process_settings();
+    if let Some(umask) = settings.umask {
+        set_umask(umask);
+    }
     logging::init(settings.log_format, &settings.log_level).map_err(ExitError::usage)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .enable_all()

@@ -7,6 +7,7 @@
 
 use std::io::Read;
 use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -31,6 +32,35 @@ fn a_cluster_starts_stops_and_restarts() {
         let servers = printed.lines().filter(|line| line.contains("/metrics")).count();
         assert_eq!(servers, 3, "{printed}");
         stop(child);
+    }
+}
+
+/// Returns the permissions that others than the owner have on anything below `path`, and on it.
+fn permissions_of_others(path: &Path) -> u32 {
+    let metadata = std::fs::symlink_metadata(path).unwrap();
+    let own = metadata.permissions().mode() & 0o077;
+    if !metadata.is_dir() {
+        return own;
+    }
+    let entries = std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
+    entries.fold(own, |all, entry| all | permissions_of_others(&entry))
+}
+
+/// Servers hold the keys of the cluster's CA: other users of the machine must not read their files, whatever the umask
+/// of the shell that starts them.
+#[test]
+fn files_of_servers_are_the_owners_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    for (settings, others) in
+        [(&["--tablet-servers=1"][..], 0), (&["--tablet-servers=1", "--umask=027"], 0o050)]
+    {
+        let data = dir.path().join(format!("{others}"));
+        let begun = begin_up_command(&data, settings);
+        let mut command = Command::new("sh");
+        command.args(["-c", "umask 022; exec \"$0\" \"$@\""]).arg(begun.get_program()).args(begun.get_args());
+        let (child, _) = until_up(command.stdout(Stdio::piped()).spawn().unwrap());
+        stop(child);
+        assert_eq!(permissions_of_others(&data), others, "{settings:?}");
     }
 }
 
@@ -86,13 +116,23 @@ fn invalid_flags_are_reported_before_the_start() {
         "{stderr}"
     );
 
+    std::fs::write(&file, "fs_wal_dir = \"/x\"\ntserver_enforce_access_control = true\n").unwrap();
+    let (code, stderr) = fails(&["master", "--config", file.to_str().unwrap()]);
+    assert_eq!(code, 2);
+    let other_kind = "line 2: tserver_enforce_access_control: not a flag of this kind of server";
+    assert!(stderr.contains(other_kind), "{stderr}");
+
     let policy = dir.path().join("policy.toml");
     std::fs::write(&policy, "no policy").unwrap();
     let policy = format!("--authz-policy-file={}", policy.display());
     let data = dir.path().join("data");
     let up = ["up", "--free-ports", "--dir", data.to_str().unwrap()];
-    let cases: [(&[&str], &str); 9] = [
+    let cases: [(&[&str], &str); 10] = [
         (&[&up[..], &[&policy]].concat(), "policy.toml"),
+        (
+            &[&up[..], &["--umask=0777"]].concat(),
+            "umask: not an octal number from 000 to 077 (given \"0777\")",
+        ),
         (&[&up[..], &["--authz-policy-file=/nonexistent"]].concat(), "authz_policy_file: read /nonexistent"),
         (&[&up[..], &["--fs-wal-dir-reserved-bytes=lots"]].concat(), "fs_wal_dir_reserved_bytes"),
         (&["master"], "name one with --fs-wal-dir"),

@@ -182,6 +182,25 @@ async fn half_sent_requests_starve_nobody() {
     assert!(closed.is_some(), "the oldest was dropped");
 }
 
+/// Clients that keep their connections open after a request, from one address, do not keep others from the port.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_that_are_kept_open_starve_no_probe() {
+    let (env, common) = world();
+    common.status.set_health(ServerHealth::Healthy);
+    let web = web::serve(&env, "127.0.0.1:0".parse().unwrap(), common).await.unwrap();
+    let deadline = env.now().mono.after(Duration::from_secs(10));
+    let mut kept = Vec::new();
+    for _ in 0..40 {
+        let mut stream = env.net.connect(web.local_addr(), deadline).await.unwrap();
+        stream.write_all(b"GET /livez HTTP/1.1\r\nhost: x\r\n\r\n").await.unwrap();
+        let mut first = [0; 8];
+        stream.read_exact(&mut first).await.expect("an answer");
+        assert_eq!(&first, b"HTTP/1.1");
+        kept.push(stream);
+    }
+    assert_eq!(get(&env, &web, "/healthz").await.1, "OK");
+}
+
 /// A clock that stands: no wait ends, so that nothing is closed for its age.
 struct StoppedClock(ClockReading);
 

@@ -5,8 +5,10 @@
     reason = "the test observes the program from outside"
 )]
 
+use std::fs::Permissions;
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -31,6 +33,7 @@ impl Files {
         let own = own.self_signed(&key).unwrap();
         std::fs::write(dir.join("cert.pem"), pem("CERTIFICATE", own.der())).unwrap();
         std::fs::write(dir.join("key.pem"), pem("PRIVATE KEY", &key.serialize_der())).unwrap();
+        std::fs::set_permissions(dir.join("key.pem"), Permissions::from_mode(0o600)).unwrap();
         let hash = bcrypt::hash("secret", 4).unwrap();
         std::fs::write(dir.join("users"), format!("ann:{hash}\n")).unwrap();
         let mut roots = RootCertStore::empty();
@@ -126,6 +129,48 @@ fn pages_need_tls_and_a_password() {
     stop(child);
 }
 
+/// Returns the number of files of this name in an archive.
+fn count_in_archive(path: &Path, name: &str) -> usize {
+    let file = std::fs::File::open(path).unwrap();
+    let mut archive = tar::Archive::new(flate2::read::GzDecoder::new(file));
+    let entries = archive.entries().unwrap();
+    entries.filter(|entry| entry.as_ref().unwrap().path().unwrap().ends_with(name)).count()
+}
+
+#[test]
+fn a_bundle_has_pages_behind_tls_and_a_password() {
+    let dir = tempfile::tempdir().unwrap();
+    let files = Files::new(dir.path());
+    let settings = [
+        "--tablet-servers=1".to_string(),
+        files.setting("certificate", "cert.pem"),
+        files.setting("private-key", "key.pem"),
+        files.setting("password", "users"),
+    ];
+    let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
+    let (child, printed) = up(&dir.path().join("data"), &settings);
+    let masters = printed.split("nyala table list --masters ").nth(1).unwrap();
+    let masters = masters.split_whitespace().next().unwrap();
+    std::fs::write(dir.path().join("password"), "secret\n").unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let (bundle, ca, password) = (path("bundle.tar.gz"), path("cert.pem"), path("password"));
+    let collect = |more: &[&str]| {
+        let words = ["debug", "bundle", "--force", "-o", &bundle, "--masters", masters];
+        let output = nyala(&[&words[..], more].concat()).output().unwrap();
+        let said = String::from_utf8([output.stdout, output.stderr].concat()).unwrap();
+        (output.status.code(), said, count_in_archive(Path::new(&bundle), "metrics.json"))
+    };
+    // The bundle is written, and the command names what is missing.
+    let (code, said, pages) = collect(&[]);
+    assert!(code == Some(1) && said.contains("not collected: servers/") && pages == 0, "{said}");
+    let (code, said, pages) = collect(&["--web-ca-cert", &ca]);
+    assert!(code == Some(1) && said.contains("a user and a password, please") && pages == 0, "{said}");
+    let user = ["--web-ca-cert", &ca, "--web-user", "ann", "--web-password-file", &password];
+    let (code, said, pages) = collect(&user);
+    assert!(code == Some(0) && said.contains(" 0 failures") && pages == 2, "{said}");
+    stop(child);
+}
+
 #[test]
 fn connections_come_from_named_networks_only() {
     let dir = tempfile::tempdir().unwrap();
@@ -162,4 +207,6 @@ fn settings_that_protect_nothing_are_refused() {
     assert!(version.contains("webserver_tls_min_protocol"), "{version}");
     let subnet = refused(&["--webserver-trusted-subnets=everywhere".to_string()]);
     assert!(subnet.contains("webserver_trusted_subnets"), "{subnet}");
+    let no_subnet = refused(&["--webserver-trusted-subnets=,".to_string()]);
+    assert!(no_subnet.contains("the list names no network"), "{no_subnet}");
 }

@@ -11,7 +11,6 @@
 //! Servers of one machine share a clock, which need not be right: see [`TimeSource::Auto`].
 
 use engine::sync::{Mutex, MutexGuard};
-use std::net::IpAddr;
 use std::time::Duration;
 
 use engine::error::{Error, Result};
@@ -21,13 +20,14 @@ use tokio::sync::Notify;
 
 use super::flags::Flags;
 use super::health::{CheckResult, HealthCheck};
-use super::host_port::split_host_port;
+use super::host_port::is_local_address;
 
 /// Value of the flag `time_source`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TimeSource {
-    /// As `System`, unless all addresses of the server and of the masters are this machine's loopback addresses: then
-    /// as `SystemUnsync`, because the whole cluster reads one clock.
+    /// As `System`, unless all known addresses of the server and of the masters are loopback or wildcard addresses:
+    /// then as `SystemUnsync`, because the whole cluster reads one clock. That includes a single master on the wildcard
+    /// address without an advertised name, which others may use: the log warns (`startup_warnings.rs`).
     Auto,
     /// The machine's clock, which must be synchronised.
     System,
@@ -57,15 +57,10 @@ impl TimeSource {
         let checked = match self {
             TimeSource::System | TimeSource::Builtin => true,
             TimeSource::SystemUnsync => false,
-            TimeSource::Auto => !addresses.iter().all(|address| is_loopback(address)),
+            TimeSource::Auto => !addresses.iter().all(|address| is_local_address(address)),
         };
         checked.then_some(ClockRule { max_error_micros })
     }
-}
-
-fn is_loopback(address: &str) -> bool {
-    let host = split_host_port(address).map_or_else(|_| address.to_string(), |(host, _)| host);
-    host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback() || ip.is_unspecified())
 }
 
 /// Requirement of a server on its clock.
@@ -193,6 +188,10 @@ mod tests {
         assert!(!rule(TimeSource::Auto, &here) && rule(TimeSource::Auto, &elsewhere));
         assert!(rule(TimeSource::System, &here) && rule(TimeSource::System, &elsewhere));
         assert!(!rule(TimeSource::SystemUnsync, &elsewhere));
+        // A wildcard address alone names no other machine; one of a master elsewhere does.
+        assert!(!rule(TimeSource::Auto, &["0.0.0.0:7051"]));
+        assert!(rule(TimeSource::Auto, &["0.0.0.0:7050", "db1:7051"]));
+        assert!(rule(TimeSource::System, &["0.0.0.0:7051"]));
     }
 
     #[test]

@@ -48,11 +48,15 @@ const WITH_EFFECT: &[FlagSpec] = &[
     F::list(
         "rpc_advertised_addresses", Effective,
         "",
-        "host:port names for clients to use instead of the bound address",
+        "host:port names for clients to use instead of the bound address; by default, this host's name if the server \
+        is bound to all addresses and has masters on other machines",
     )
     .tagged(STABLE),
     F::text("webserver_interface", Effective, "",
         "host of the web server (/metrics, /healthz); the RPC host by default"),
+    F::list("webserver_advertised_addresses", Effective, "",
+        "host:port names of the web server instead of the bound address; the RPC host if it is bound to all addresses")
+        .tagged(STABLE),
     F::number(
         "webserver_port", Effective,
         "0",
@@ -113,15 +117,17 @@ const WITH_EFFECT: &[FlagSpec] = &[
     ),
     // Memory.
     F::number("memory_limit_hard_bytes", Effective, "0",
-        "memory budget in bytes; 0 is 80 percent of the machine's memory")
+        "memory budget in bytes; 0 is 80 percent of the memory of the machine or of its control group")
         .tagged(STABLE),
     F::number(
         "memory_limit_soft_percentage", Effective,
         "80",
         "percentage of the memory limit above which writes are throttled",
     )
+    .of(TabletServer)
     .within(1, 100),
-    F::number("block_cache_capacity_mb", Effective, "512", "MiB of the page cache")
+    F::number("block_cache_capacity_mb", Effective, "512",
+        "MiB of the page cache, which takes a quarter of the memory limit at most")
         .of(TabletServer)
         .tagged(STABLE),
     // RPC.
@@ -130,6 +136,9 @@ const WITH_EFFECT: &[FlagSpec] = &[
     // A replicated operation must fit one message, together with the headers around its rows.
     F::number("rpc_max_message_size", Effective, "52428800", "bytes of the longest message accepted")
         .within(1 << 20, 1 << 31),
+    F::number("rpc_connections_max", Effective, "10000",
+        "connections above which further ones are refused. Not a flag of Kudu")
+        .within(100, 1 << 24),
     F::number(
         "rpc_default_keepalive_time_ms", Effective,
         "65000",
@@ -198,8 +207,8 @@ const WITH_EFFECT: &[FlagSpec] = &[
         &["auto", "builtin", "system", "system_unsync", "mock"],
         "auto",
         "system: the machine's clock, which must be synchronised; system_unsync: as it is; auto: system_unsync if all \
-        addresses of the server and the masters are loopback addresses, else system; builtin: a clock of the server's \
-        own, set by builtin_ntp_servers; mock is refused",
+        known addresses of the server and the masters are loopback or wildcard addresses, else system; builtin: a \
+        clock of the server's own, set by builtin_ntp_servers; mock is refused",
     )
     .tagged(STABLE),
     F::list(
@@ -284,10 +293,11 @@ const WITH_EFFECT: &[FlagSpec] = &[
     F::number(
         "follower_unavailable_considered_failed_sec", Effective,
         "300",
-        "time without contact after which a replica is replaced",
+        "time in seconds without contact after which a replica is replaced",
     )
     .within(1, 1 << 40)
-    .tagged(EVOLVING),
+    .tagged(EVOLVING)
+    .runtime(),
     // Copies of tablets.
     F::number("num_tablets_to_open_simultaneously", Effective, "4", "tablets bootstrapped at once")
         .within(1, 1024)
@@ -344,8 +354,10 @@ const WITH_EFFECT: &[FlagSpec] = &[
         .runtime(),
     F::number("log_target_replay_size_mb", Effective, "1024", "log size in MiB above which flushes shorten the log")
         .of(TabletServer),
-    F::number("max_cell_size_bytes", Effective, "65536", "bytes of the longest cell").tagged(UNSAFE),
-    F::number("max_encoded_key_size_bytes", Effective, "16384", "bytes of the longest primary key").tagged(UNSAFE),
+    F::number("max_cell_size_bytes", Effective, "65536", "bytes of the longest cell").of(TabletServer).tagged(UNSAFE),
+    F::number("max_encoded_key_size_bytes", Effective, "16384", "bytes of the longest primary key")
+        .of(TabletServer)
+        .tagged(UNSAFE),
     // Master.
     F::number("default_num_replicas", Effective, "3", "replication factor if the request names none")
         .of(Master)

@@ -22,6 +22,8 @@ const FILES: Missing = Missing {
     fault: "files are not encrypted",
     action: "leave it out, and encrypt the device or its file system",
 };
+const TRANSACTIONS: Missing =
+    Missing { fault: "there are no multi-row transactions", action: "leave it out" };
 const HYBRID: Missing = Missing { fault: "the hybrid clock is the only one", action: "leave it out" };
 const LOG: Missing = Missing {
     fault: "the log goes to standard error only",
@@ -44,6 +46,16 @@ pub(super) const WITHOUT_EFFECT: &[FlagSpec] = &[
     F::text("encryption_cluster_key_name", Only(&[""], FILES), "", "files are plain"),
     F::text("ranger_kms_url", Only(&[""], FILES), "", "files are plain"),
     F::bool("enable_multi_tenancy", Only(&["false"], FILES), "false", "files are plain").tagged(EXPERIMENTAL),
+    // Transactions.
+    F::bool("txn_manager_enabled", Only(&["false"], TRANSACTIONS), "false", "there are no transactions")
+        .of(Master),
+    F::bool(
+        "enable_txn_system_client_init",
+        Only(&["false"], TRANSACTIONS),
+        "false",
+        "there are no transactions",
+    )
+    .of(TabletServer),
     // The clock.
     F::bool("use_hybrid_clock", Only(&["true"], HYBRID), "true", "there is one kind of clock").tagged(UNSAFE),
     // The log.
@@ -73,8 +85,6 @@ pub(super) const WITHOUT_EFFECT: &[FlagSpec] = &[
     F::number("ipki_ca_key_size", Inert, "2048", "keys are of the curve P-256").tagged(EXPERIMENTAL),
     F::number("tsk_num_rsa_bits", Inert, "2048", "keys are Ed25519").tagged(EXPERIMENTAL),
     F::fraction("rpc_inject_invalid_authn_token_ratio", Inert, "0", "no faults are injected").tagged(UNSAFE),
-    F::bool("txn_manager_enabled", Inert, "false", "there are no transactions").of(Master),
-    F::bool("enable_txn_system_client_init", Inert, "false", "there are no transactions").of(TabletServer),
     F::number("txn_keepalive_interval_ms", Inert, "30000", "there are no transactions"),
     F::bool("txn_schedule_background_tasks", Inert, "true", "there are no transactions"),
     F::number("txn_staleness_tracker_interval_ms", Inert, "10000", "there are no transactions"),

@@ -69,9 +69,17 @@ pub(super) const SECURITY: &[FlagSpec] = &[
         "allow_world_readable_credentials",
         Safeguard,
         "false",
-        "accepts a keytab_file that every user of this machine can read",
+        "accepts a keytab that every user of this machine can read, and does not warn of such private keys and \
+        symmetric keys",
     )
     .tagged(UNSAFE),
+    F::text(
+        "umask",
+        Safeguard,
+        "077",
+        "permissions that files and directories of the server do not get, as an octal number: 077 keeps all other \
+        users out, 027 lets the group read",
+    ),
     F::bool(
         "rpc_send_channel_bindings",
         Effective,
@@ -220,7 +228,13 @@ pub(super) const SECURITY: &[FlagSpec] = &[
     .tagged(STABLE),
     F::number("audit_log_file_size_mb", Safeguard, "64", "size in MiB at which the next audit file begins")
         .within(1, 1 << 20),
-    F::number("audit_log_files_max", Safeguard, "16", "audit files that are kept").within(2, 1 << 20),
+    F::number(
+        "audit_log_files_max",
+        Safeguard,
+        "16",
+        "audit files that are kept; those of denied actions and failed authentication count apart",
+    )
+    .within(2, 1 << 20),
     F::bool(
         "audit_log_required",
         Safeguard,

@@ -6,8 +6,10 @@ use bytes::Bytes;
 use engine::memory::MemUsage;
 use prost::Message;
 
+use crate::dirs::ServerKind;
 use crate::server_clock::ServerClock;
 use nyala_common::env::BoxFuture;
+use nyala_common::rpc::request_limits::RequestLimits;
 use nyala_common::rpc::{Call, MethodInfo, Reply, Service};
 use nyala_common::security::acl::MethodRole;
 use nyala_common::service_methods;
@@ -51,7 +53,7 @@ service_methods! {
     "GetFlags" { role: MethodRole::Superuser, audited: true, tracked: false, required: &[] } =>
         Reply::message(&get_flags(&service.common.flags, &call.decode()?)),
     "SetFlag" { role: MethodRole::Superuser, audited: true, tracked: false, required: &[1, 2] } => {
-        let response = set_flag(&service.common.flags, &call.decode()?);
+        let response = set_flag(&service.common.flags, service.common.kind, &call.decode()?);
         if response.result() != Code::Success {
             call.note_failed(response.msg());
         }
@@ -75,6 +77,10 @@ impl Service for GenericService {
 
     fn methods(&self) -> &'static [MethodInfo] {
         METHODS
+    }
+
+    fn request_limits(&self, _method: &str) -> RequestLimits {
+        RequestLimits::SMALL
     }
 
     fn subject(&self, method: &str, body: &Bytes) -> Option<String> {
@@ -112,12 +118,15 @@ fn get_flags(flags: &Flags, request: &GetFlagsRequestPb) -> GetFlagsResponsePb {
     GetFlagsResponsePb { flags: flags.all().into_iter().filter(wanted).map(flag).collect() }
 }
 
-fn set_flag(flags: &Flags, request: &SetFlagRequestPb) -> SetFlagResponsePb {
+fn set_flag(flags: &Flags, kind: ServerKind, request: &SetFlagRequestPb) -> SetFlagResponsePb {
     let refused = |code: Code, why: &str| SetFlagResponsePb {
         result: code.into(),
         msg: Some(why.to_string()),
         old_value: None,
     };
+    if let Some(why) = flags::spec(&request.flag).and_then(|spec| spec.refusal(kind)) {
+        return refused(Code::NotSafe, &why);
+    }
     // Flags store any text; the log must also understand it, and change before the flag says so.
     if request.flag.replace('-', "_") == "log_level"
         && let Err(error) = logging::change(&request.value)
@@ -144,7 +153,6 @@ fn set_flag(flags: &Flags, request: &SetFlagRequestPb) -> SetFlagResponsePb {
 fn remark(name: &str) -> &'static str {
     match flags::spec(name) {
         Some(spec) if !spec.has_effect() => "; it has no effect here",
-        Some(spec) if !spec.runtime => "; it has no effect while the server runs",
         _ => "",
     }
 }
@@ -192,13 +200,19 @@ mod tests {
         let set = |flag: &str, value: &str, force| {
             let (flag, value) = (flag.to_string(), value.to_string());
             let request = SetFlagRequestPb { flag, value, force: Some(force), run_consistency_check: None };
-            let response = set_flag(&flags, &request);
+            let response = set_flag(&flags, ServerKind::TabletServer, &request);
             (response.result(), response.old_value)
         };
         assert_eq!(set("scanner_ttl_ms", "5", false), (Code::Success, Some("60000".to_string())));
         assert_eq!(set("scanner_ttl_ms", "x", false), (Code::BadValue, None));
         assert_eq!(set("fs_wal_dir", "x", false), (Code::NotSafe, None));
-        assert_eq!(set("fs_wal_dir", "x", true), (Code::Success, Some(String::new())));
+        // Forced or not: it would be shown without effect.
+        assert_eq!(set("fs_wal_dir", "x", true), (Code::NotSafe, None));
+        assert_eq!(flags.text("fs_wal_dir"), "");
+        assert_eq!(set("follower_unavailable_considered_failed_sec", "7200", false).0, Code::Success);
+        // Kudu's tools and tests may have flags shown that do nothing here.
+        assert_eq!(set("never_fsync", "true", false), (Code::NotSafe, None));
+        assert_eq!(set("never_fsync", "true", true), (Code::Success, Some("false".to_string())));
         assert_eq!(set("fs_wall_dir", "x", true), (Code::NoSuchFlag, None));
         // A rejected protection is not even shown as set.
         assert_eq!(set("tserver_enforce_access_control", "false", true), (Code::NotSafe, None));
@@ -206,5 +220,23 @@ mod tests {
         assert_eq!(set("encrypt_data_at_rest", "true", true), (Code::BadValue, None));
         assert_eq!(flags.text("rpc_encryption"), "optional");
         assert_eq!(set("trusted_subnets", "10.0.0.0/8", true), (Code::NotSafe, None));
+    }
+
+    #[test]
+    fn a_flag_of_the_other_kind_of_server_is_rejected() {
+        let flags = Flags::new();
+        let set = |kind, flag: &str, force| {
+            let (flag, value) = (flag.to_string(), "64".to_string());
+            let request = SetFlagRequestPb { flag, value, force: Some(force), run_consistency_check: None };
+            let response = set_flag(&flags, kind, &request);
+            (response.result(), response.msg().to_string())
+        };
+        let (code, why) = set(ServerKind::Master, "flush-threshold-mb", true);
+        assert_eq!(code, Code::NotSafe);
+        expect_test::expect![[r#"flush_threshold_mb: not a flag of this kind of server (a flag of a tablet server, given to a master)"#]]
+            .assert_eq(&why);
+        assert_eq!(set(ServerKind::TabletServer, "default_num_replicas", false).0, Code::NotSafe);
+        assert!(!flags.is_given("flush_threshold_mb"), "it is not shown as set");
+        assert_eq!(set(ServerKind::TabletServer, "flush_threshold_mb", false).0, Code::Success);
     }
 }

@@ -26,9 +26,11 @@ mod process_metrics;
 pub mod security;
 pub(crate) mod span_log;
 pub mod startup;
+mod startup_warnings;
 pub mod web;
 pub mod web_access;
 mod web_connections;
+pub(crate) mod web_request;
 mod web_routes;
 
 use engine::sync::{Mutex, MutexGuard};
@@ -49,8 +51,9 @@ use engine::time::Instant;
 use flags::Flags;
 use format_support::FormatSupport;
 use health::{CheckResult, HealthBoard, HealthCheck};
-use host_port::join_host_port;
 pub use host_port::split_host_port;
+pub(crate) use host_port::{is_local_address, join_host_port};
+use host_port::{parse_names, registered};
 use nyala_common::env::{Env, Listener};
 use nyala_common::metrics::{MetricRegistry, MetricSnapshot, MetricValue, table};
 use nyala_common::rpc::RpcConfig;
@@ -164,12 +167,14 @@ impl ServerContext {
         }
     }
 
-    /// Returns an RPC server of this identity, with the audit log, and the flag's rule for slow calls.
+    /// Returns an RPC server of this identity, with the audit log, the flag's rule for slow calls, and cached replies
+    /// below the server's memory tracker.
     pub(crate) fn rpc_server(&self, env: &Env, config: &RpcConfig, identity: &ServerIdentity) -> RpcServer {
         let audit = self.audit.clone().map(|log| log as _);
         RpcServer::new(env.clone(), config.clone())
             .with_security(ServerSecurity { audit, ..identity.server() })
             .with_slow_call_ms(self.flags.live("rpc_duration_too_long_ms"))
+            .with_memory(&self.memory)
     }
 
     /// Takes the progress of the start that this server has begun, and registers its metrics.
@@ -252,10 +257,23 @@ pub struct ServerStatus {
     state: Mutex<State>,
 }
 
+/// Names by which others reach a server, in place of the addresses that it is bound to.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct AdvertisedNames<'a> {
+    /// `host:port` of the RPC port; empty for the bound address.
+    pub rpc: &'a [String],
+    /// `host:port` of the web port; empty for the bound address.
+    pub web: &'a [String],
+    /// Host in place of a wildcard address; `None` for the loopback address.
+    pub wildcard_host: Option<&'a str>,
+}
+
 #[derive(Default)]
 struct State {
     rpc: Vec<(String, u16)>,
     web: Vec<(String, u16)>,
+    /// Addresses of the web port that are registered instead of the bound one, if any.
+    web_advertised: Vec<(String, u16)>,
     /// True if the web port speaks HTTPS.
     https: bool,
     health: ServerHealth,
@@ -310,18 +328,22 @@ impl ServerStatus {
         HealthCheck::new("server", result)
     }
 
-    /// Sets the RPC addresses: `advertised`, or `bound` if that is empty.
-    pub fn set_rpc(&self, bound: SocketAddr, advertised: &[String]) -> Result<()> {
-        let named: Result<Vec<_>> = advertised.iter().map(|name| split_host_port(name)).collect();
-        let named = named?;
-        self.state().rpc = if named.is_empty() { vec![reachable(bound)] } else { named };
+    /// Sets the RPC addresses: the advertised ones, or `bound` if there are none. Keeps the names of the web port for
+    /// [`ServerStatus::set_web`].
+    pub fn set_rpc(&self, bound: SocketAddr, names: AdvertisedNames<'_>) -> Result<()> {
+        let (rpc, web) = (parse_names(names.rpc)?, parse_names(names.web)?);
+        let mut state = self.state();
+        state.rpc = registered(bound, &rpc, names.wildcard_host);
+        state.web_advertised = web;
         Ok(())
     }
 
-    /// Sets the address of the web port, and whether it speaks HTTPS.
+    /// Sets the address of the web port, and whether it speaks HTTPS. A port that is bound to all addresses is reached
+    /// by the host of the RPC port. Order: after [`ServerStatus::set_rpc`].
     pub fn set_web(&self, bound: SocketAddr, https: bool) {
         let mut state = self.state();
-        state.web = vec![reachable(bound)];
+        let host = state.rpc.first().map(|(host, _)| host.as_str());
+        state.web = registered(bound, &state.web_advertised, host);
         state.https = https;
     }
 
@@ -379,20 +401,10 @@ fn to_pbs(addresses: &[(String, u16)]) -> Vec<HostPortPb> {
     addresses.iter().map(pb).collect()
 }
 
-/// Returns the address at which others reach a bound one. For a wildcard address that is the loopback address; an
-/// operator who needs remote access sets the advertised name.
-fn reachable(bound: SocketAddr) -> (String, u16) {
-    let ip = match bound.ip() {
-        ip if !ip.is_unspecified() => ip.to_string(),
-        ip if ip.is_ipv6() => "::1".to_string(),
-        _ => "127.0.0.1".to_string(),
-    };
-    (ip, bound.port())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use nyala_common::env::mem_net;
 
     /// Kudu's tool refuses to move single replicas of servers whose version it cannot parse.
     #[test]
@@ -410,7 +422,59 @@ mod tests {
         for bad in ["", "a", ":70", "a:", "a:x", "a:70000"] {
             assert!(split_host_port(bad).is_err(), "{bad}");
         }
-        assert_eq!(reachable("0.0.0.0:7".parse().unwrap()), ("127.0.0.1".to_string(), 7));
         assert_eq!(join_host_port("::1", 7), "[::1]:7");
+        for (address, local) in [
+            ("127.3.4.5:1", true),
+            ("localhost", true),
+            ("[::]:1", true),
+            ("0.0.0.0:1", true),
+            ("db1:1", false),
+        ] {
+            assert_eq!(is_local_address(address), local, "{address}");
+        }
+    }
+
+    /// Returns the RPC and web addresses that a server bound to these registers.
+    fn registers(rpc: &str, web: &str, names: AdvertisedNames<'_>) -> String {
+        let status = ServerStatus::new(&mem_net::env(), Uuid([7; 16]), LevelRange::PROGRAM);
+        status.set_rpc(rpc.parse().expect("an address"), names).expect("valid names");
+        status.set_web(web.parse().expect("an address"), false);
+        let registration = status.registration();
+        let all = |addresses: Vec<HostPortPb>| {
+            let texts = addresses.into_iter().map(|at| join_host_port(&at.host, at.port as u16));
+            texts.collect::<Vec<_>>().join(",")
+        };
+        format!("{} {}", all(registration.rpc_addresses), all(registration.http_addresses))
+    }
+
+    #[tokio::test]
+    async fn a_server_on_all_addresses_registers_by_its_name() {
+        let none = AdvertisedNames::default();
+        assert_eq!(registers("10.0.0.1:7050", "10.0.0.2:8050", none), "10.0.0.1:7050 10.0.0.2:8050");
+        let named = AdvertisedNames { wildcard_host: Some("db1"), ..none };
+        assert_eq!(registers("0.0.0.0:7050", "0.0.0.0:8050", named), "db1:7050 db1:8050");
+        assert_eq!(registers("[::]:7050", "10.0.0.2:8050", named), "db1:7050 10.0.0.2:8050");
+        // A cluster on one machine.
+        assert_eq!(registers("0.0.0.0:7050", "0.0.0.0:8050", none), "127.0.0.1:7050 127.0.0.1:8050");
+        assert_eq!(registers("[::]:7050", "[::]:8050", none), "[::1]:7050 [::1]:8050");
+        // Only the web port is bound to all addresses.
+        assert_eq!(registers("10.0.0.1:7050", "0.0.0.0:8050", none), "10.0.0.1:7050 10.0.0.1:8050");
+    }
+
+    #[tokio::test]
+    async fn advertised_names_replace_the_bound_addresses() {
+        let (rpc, web) = (["pod-1.tserver:7050".to_string()], ["proxy:80".to_string()]);
+        let names = AdvertisedNames { rpc: &rpc, web: &web, wildcard_host: None };
+        assert_eq!(registers("0.0.0.0:7050", "0.0.0.0:8050", names), "pod-1.tserver:7050 proxy:80");
+        let names = AdvertisedNames { web: &[], ..names };
+        assert_eq!(registers("0.0.0.0:7050", "0.0.0.0:8050", names), "pod-1.tserver:7050 pod-1.tserver:8050");
+        // Port 0 of a name is the one that was free.
+        let free = ["db1:0".to_string()];
+        let names = AdvertisedNames { rpc: &free, ..AdvertisedNames::default() };
+        assert_eq!(registers("0.0.0.0:7150", "127.0.0.1:8150", names), "db1:7150 127.0.0.1:8150");
+        let status = ServerStatus::new(&mem_net::env(), Uuid([7; 16]), LevelRange::PROGRAM);
+        let bad = ["db1".to_string()];
+        let names = AdvertisedNames { rpc: &bad, ..AdvertisedNames::default() };
+        assert!(status.set_rpc("0.0.0.0:7050".parse().expect("an address"), names).is_err());
     }
 }

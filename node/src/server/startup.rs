@@ -15,6 +15,7 @@ use super::flags::Flags;
 use super::format_support::FormatSupport;
 use super::ntp::{self, NtpConfig};
 use super::security;
+use super::startup_warnings;
 use super::web_access;
 use crate::config::{self, ServerAddresses};
 use crate::dirs::ServerKind;
@@ -144,7 +145,10 @@ pub async fn start(env: &Env, kind: ServerKind, flags: Arc<Flags>) -> Result<Run
         }
         ServerKind::TabletServer => {
             let config = tserver_config(env, &flags).await?;
-            RunningServer::TabletServer(Box::new(tserver::run(env.clone(), config).await?))
+            let running = tserver::run(env.clone(), config).await?;
+            let capacity = running.server.tablets.cache_capacity();
+            startup_warnings::log(startup_warnings::small_page_cache(&flags, capacity));
+            RunningServer::TabletServer(Box::new(running))
         }
     };
     let path = flags.text("server_dump_info_path");
@@ -160,13 +164,15 @@ pub async fn start(env: &Env, kind: ServerKind, flags: Arc<Flags>) -> Result<Run
 
 /// Returns the configuration of a tablet server.
 pub async fn tserver_config(env: &Env, flags: &Arc<Flags>) -> Result<TserverConfig> {
-    let addresses = config::addresses(env, flags, ServerKind::TabletServer).await?;
-    let (wal_dir, data_dirs) = config::directories(flags)?;
     let masters = tserver_masters(flags)?;
+    let addresses = config::addresses(env, flags, ServerKind::TabletServer, &masters).await?;
+    let (wal_dir, data_dirs) = config::directories(flags)?;
     let clock_rule = clock_rule(flags, &addresses, &masters)?;
     let config = TserverConfig::new(addresses.rpc, wal_dir, data_dirs);
     Ok(TserverConfig {
         rpc_advertised_addrs: addresses.advertised,
+        wildcard_host: addresses.wildcard_host,
+        web_advertised_addrs: addresses.web_advertised,
         web_addr: addresses.web,
         masters,
         reserves: reserves(flags)?,
@@ -220,7 +226,11 @@ pub fn with_time_source(env: &Env, flags: &Flags) -> Result<Env> {
 /// Waits until the machine's clock is what the flags require.
 pub async fn wait_clock(env: &Env, kind: ServerKind, flags: &Arc<Flags>) -> Result<()> {
     let rule = match kind {
-        ServerKind::Master => master_config(env, flags).await?.clock_rule,
+        ServerKind::Master => {
+            let config = master_config(env, flags).await?;
+            startup_warnings::log(startup_warnings::unnamed_master(&config, TimeSource::of(flags)?));
+            config.clock_rule
+        }
         ServerKind::TabletServer => tserver_config(env, flags).await?.clock_rule,
     };
     let Some(rule) = rule else { return Ok(()) };
@@ -246,9 +256,9 @@ fn tserver_masters(flags: &Flags) -> Result<Vec<String>> {
 
 /// Returns the configuration of a master.
 pub async fn master_config(env: &Env, flags: &Arc<Flags>) -> Result<MasterConfig> {
-    let addresses = config::addresses(env, flags, ServerKind::Master).await?;
-    let (wal_dir, data_dirs) = config::directories(flags)?;
     let masters = config::masters(flags, "master_addresses")?;
+    let addresses = config::addresses(env, flags, ServerKind::Master, &masters).await?;
+    let (wal_dir, data_dirs) = config::directories(flags)?;
     let clock_rule = clock_rule(flags, &addresses, &masters)?;
     let config = MasterConfig::new(addresses.rpc, wal_dir, data_dirs);
     let mut catalog = config.catalog.clone();
@@ -269,6 +279,8 @@ pub async fn master_config(env: &Env, flags: &Arc<Flags>) -> Result<MasterConfig
     let locations_ttl = flags.number("table_locations_ttl_ms");
     Ok(MasterConfig {
         rpc_advertised_addrs: addresses.advertised,
+        wildcard_host: addresses.wildcard_host,
+        web_advertised_addrs: addresses.web_advertised,
         web_addr: addresses.web,
         masters,
         lost_data_dirs: flags.list("fs_lost_data_dirs"),
@@ -290,8 +302,9 @@ pub async fn master_config(env: &Env, flags: &Arc<Flags>) -> Result<MasterConfig
         locate_clients: flags.bool("master_client_location_assignment_enabled"),
         lookup_delay: millis(flags, "master_inject_latency_on_tablet_lookups_ms"),
         catalog,
-        // Cells of the system tablet are records of whole tables, so the limit of users' cells does not apply.
-        tablet: TabletConfig { cell_bytes_max: config.tablet.cell_bytes_max, ..tablet(flags, config.tablet) },
+        // The limits of users' tablets do not apply: its cells are records of whole tables, and its rows are few.
+        tablet: with_log_flags(flags, config.tablet),
+        copy: copy(flags),
         rpc: config::rpc(flags)?,
         security: Some(security::settings(env, flags)?),
         history_holds: HoldLimits {
@@ -318,6 +331,7 @@ fn authz(env: &Env, flags: &Flags) -> Result<AuthzConfig> {
     })
 }
 
+/// Returns the limits of a tablet server's tablets.
 fn tablet(flags: &Flags, defaults: TabletConfig) -> TabletConfig {
     TabletConfig {
         cell_bytes_max: flags.number("max_cell_size_bytes") as usize,
@@ -325,10 +339,17 @@ fn tablet(flags: &Flags, defaults: TabletConfig) -> TabletConfig {
         mrs_flush_bytes: mebibytes(flags, "flush_threshold_mb"),
         mrs_flush_age_ms: flags.number("flush_threshold_secs").saturating_mul(1000),
         wal_retain_bytes: mebibytes(flags, "log_target_replay_size_mb") as u64,
+        ..with_log_flags(flags, defaults)
+    }
+}
+
+/// Returns `config` with the form of the log that the flags of both kinds of servers give.
+fn with_log_flags(flags: &Flags, config: TabletConfig) -> TabletConfig {
+    TabletConfig {
         wal_segment_bytes_max: mebibytes(flags, "log_segment_size_mb") as u64,
         wal_preallocate: flags.bool("log_preallocate_segments"),
         wal_compress: flags.text("log_compression_codec") == "LZ4",
-        ..defaults
+        ..config
     }
 }
 
@@ -381,4 +402,43 @@ fn status_json(status: &ServerStatus) -> String {
         "version_info": { "version_string": super::SOFTWARE_VERSION },
     });
     json.to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nyala_common::env::mem_net;
+
+    /// Returns the configuration of a master whose other flags have these values.
+    async fn master(given: &[(&str, &str)]) -> MasterConfig {
+        let flags = Flags::new();
+        for (name, value) in [("fs_wal_dir", "wal"), ("rpc_bind_addresses", "127.0.0.1:7051")] {
+            flags.set(name, value).expect("a valid flag");
+        }
+        given.iter().for_each(|(name, value)| flags.set(name, value).expect("a valid flag"));
+        master_config(&mem_net::env(), &Arc::new(flags)).await.expect("valid flags")
+    }
+
+    #[tokio::test]
+    async fn a_master_keeps_the_limits_of_its_own_tablet() {
+        let config = master(&[]).await;
+        let own = MasterConfig::new(config.rpc_addr, "wal", vec!["wal".to_string()]).tablet;
+        // The form of its log is that of all logs.
+        let own = TabletConfig { wal_compress: true, ..own };
+        assert_eq!(config.tablet, own);
+        // `up` gives flags of tablet servers to masters, too.
+        let given =
+            [("flush_threshold_secs", "1"), ("log_target_replay_size_mb", "1"), ("log_segment_size_mb", "3")];
+        let config = master(&given).await;
+        assert_eq!(config.tablet, TabletConfig { wal_segment_bytes_max: 3 << 20, ..own });
+    }
+
+    #[tokio::test]
+    async fn a_masters_copies_have_the_limits_of_the_flags() {
+        assert_eq!(master(&[]).await.copy, CopyConfig::default());
+        let given = [("tablet_copy_bytes_per_second", "7"), ("tablet_copy_idle_timeout_sec", "8")];
+        let config = master(&given).await;
+        let idle_timeout = Duration::from_secs(8);
+        assert_eq!(config.copy, CopyConfig { bytes_per_second: 7, idle_timeout, ..CopyConfig::default() });
+    }
 }

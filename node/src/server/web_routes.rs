@@ -26,7 +26,7 @@ use super::pages::page::WebPage;
 use super::pages::registry::{PageBody, PageError, PageErrorKind};
 use super::pages::startup_progress::StartupProgress;
 use super::pages::{common_pages, json, overview, text as page_text};
-use super::web_access::WebAccess;
+use super::web_access::{Unproved, WebAccess};
 use super::{ServerContext, ServerHealth};
 use crate::dirs::ServerKind;
 use nyala_common::env::Env;
@@ -79,12 +79,8 @@ impl WebState {
 
 /// Returns the answer to a request.
 pub(super) async fn respond<B>(web: &WebState, env: &Env, request: &Request<B>) -> Answer {
-    if let Err(unproved) = web.access.check(env, request.uri().path(), request.headers()).await {
-        let mut answer = text(StatusCode::UNAUTHORIZED, unproved.text);
-        if let Ok(challenge) = HeaderValue::from_str(&unproved.challenge) {
-            answer.headers_mut().insert(WWW_AUTHENTICATE, challenge);
-        }
-        return answer;
+    if let Err(why) = web.access.check(env, request.uri().path(), request.headers()).await {
+        return unproved(why);
     }
     let now = env.now().mono;
     let method = request.method();
@@ -106,6 +102,20 @@ pub(super) async fn respond<B>(web: &WebState, env: &Env, request: &Request<B>) 
     match web.server.get() {
         Some(common) => serving(web, common, now, request).await,
         None => starting(web, now, request),
+    }
+}
+
+/// Returns the answer to a request without an accepted proof.
+fn unproved(why: Unproved) -> Answer {
+    match why {
+        Unproved::Missing { challenge, text: why } => {
+            let mut answer = text(StatusCode::UNAUTHORIZED, why);
+            if let Ok(challenge) = HeaderValue::from_str(&challenge) {
+                answer.headers_mut().insert(WWW_AUTHENTICATE, challenge);
+            }
+            answer
+        }
+        Unproved::Busy => text(StatusCode::SERVICE_UNAVAILABLE, "too many passwords to check; try again\n"),
     }
 }
 

@@ -24,6 +24,15 @@ helm.sh/chart: {{ .root.Chart.Name }}-{{ .root.Chart.Version }}
 {{- end -}}
 {{- end }}
 
+{{/* Text of a flag's value. Helm reads the numbers of a values file as floats, which would print as 3e+09. */}}
+{{- define "nyala.flag" -}}
+{{- if and (kindIs "float64" .) (eq (floor .) .) -}}
+{{- int64 . -}}
+{{- else -}}
+{{- . -}}
+{{- end -}}
+{{- end }}
+
 {{/* Service, disruption budget and StatefulSet of a role; context: root, role, command, values, ports, masters. */}}
 {{- define "nyala.servers" -}}
 {{- $root := .root -}}
@@ -114,9 +123,10 @@ spec:
             - --rpc-bind-addresses=0.0.0.0:{{ .rpc }}
             - --rpc-advertised-addresses=$(POD_NAME).{{ $name }}:{{ .rpc }}
             - --webserver-interface=0.0.0.0
+            - --webserver-advertised-addresses=$(POD_NAME).{{ $name }}:{{ .web }}
             - --{{ .masters }}={{ include "nyala.masters" $root }}
             {{- range $flag, $value := merge (dict) .values.flags $root.Values.flags }}
-            - {{ printf "--%s=%v" ($flag | replace "_" "-") $value | quote }}
+            - {{ printf "--%s=%s" ($flag | replace "_" "-") (include "nyala.flag" $value) | quote }}
             {{- end }}
           env:
             - name: POD_NAME

@@ -1,6 +1,7 @@
 //! Lines of the audit log: JSON objects in ASCII.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 
 use chrono::{DateTime, SecondsFormat, Utc};
 use engine::ids::Uuid;
@@ -9,21 +10,21 @@ use serde::Serialize;
 use nyala_common::security::AuthnMethod;
 use nyala_common::security::audit::{AuditEvent, AuditOutcome};
 
-/// Most characters of a text in a line: a peer chooses them.
-const TEXT_CHARS_MAX: usize = 1_024;
+/// Longest text of an event, in bytes of UTF-8: peers choose texts.
+const TEXT_BYTES_MAX: usize = 1_024;
 
 /// Line of an event.
 #[derive(Serialize)]
 struct EventLine<'a> {
     time: String,
     server: String,
-    user: Option<String>,
+    user: Option<&'a str>,
     authn: Option<&'static str>,
     remote: String,
     action: &'a str,
-    subject: Option<String>,
+    subject: Option<&'a str>,
     outcome: &'static str,
-    reason: Option<String>,
+    reason: Option<&'a str>,
 }
 
 /// Line for events that are missing before it.
@@ -46,17 +47,17 @@ pub(super) fn push_event(lines: &mut String, server: Uuid, micros: u64, event: &
     });
     let (outcome, reason) = match &event.outcome {
         AuditOutcome::Allowed => ("allowed", None),
-        AuditOutcome::Failed(reason) => ("failed", Some(short(reason))),
-        AuditOutcome::Denied(reason) => ("denied", Some(short(reason))),
+        AuditOutcome::Failed(reason) => ("failed", Some(reason.as_str())),
+        AuditOutcome::Denied(reason) => ("denied", Some(reason.as_str())),
     };
     let line = EventLine {
         time: time(micros),
         server: server.to_string(),
-        user: event.user.as_deref().map(short),
+        user: event.user.as_deref(),
         authn,
         remote: event.remote.to_string(),
         action: &event.action,
-        subject: event.subject.as_deref().map(short),
+        subject: event.subject.as_deref(),
         outcome,
         reason,
     };
@@ -75,8 +76,26 @@ fn time(micros: u64) -> String {
     time.unwrap_or_default().to_rfc3339_opts(SecondsFormat::Micros, true)
 }
 
-fn short(text: &str) -> String {
-    text.chars().take(TEXT_CHARS_MAX).collect()
+/// Returns the event with texts of a limited length, so that the events that wait use little memory.
+pub(super) fn with_short_texts(event: AuditEvent) -> AuditEvent {
+    let AuditEvent { user, authn, remote, action, subject, outcome } = event;
+    let outcome = match outcome {
+        AuditOutcome::Allowed => AuditOutcome::Allowed,
+        AuditOutcome::Failed(reason) => AuditOutcome::Failed(shorten(reason)),
+        AuditOutcome::Denied(reason) => AuditOutcome::Denied(shorten(reason)),
+    };
+    let is_long = |user: &Arc<str>| user.len() > TEXT_BYTES_MAX;
+    let user = user.map(|user| if is_long(&user) { Arc::from(first_bytes(&user)) } else { user });
+    AuditEvent { user, authn, remote, action: shorten(action), subject: subject.map(shorten), outcome }
+}
+
+fn shorten(text: String) -> String {
+    if text.len() > TEXT_BYTES_MAX { first_bytes(&text).to_string() } else { text }
+}
+
+/// Returns the first characters of a text, as many as an event may have.
+fn first_bytes(text: &str) -> &str {
+    &text[..text.floor_char_boundary(TEXT_BYTES_MAX)]
 }
 
 /// Appends JSON and a line end. Characters that are not printable ASCII are only in strings, and escaped.

@@ -1,14 +1,14 @@
-//! The audit log: lines, rotation, a full disk. Time is paused.
+//! The audit log: lines, rotation, a full disk, a flood of denials. Time is paused.
 
 use engine::disk::mem::{DiskOpKind, MemDisk};
 use engine::disk::{Disk, read_file};
 use expect_test::expect;
 
+use super::event_writer::{BATCH_MAX, RETRY_INTERVAL};
 use super::*;
 use nyala_common::env::mem_net;
 use nyala_common::env::testing::{MemDisks, SteadyClock};
 use nyala_common::security::AuthnMethod;
-use nyala_common::security::audit::AuditOutcome;
 
 const SERVER: Uuid = Uuid([7; 16]);
 
@@ -43,10 +43,21 @@ impl World {
         self.disks.disk("audit")
     }
 
+    /// Returns the files of allowed and failed actions.
     fn files(&self) -> Vec<String> {
+        self.read_files(|name| !name.contains(".denied."))
+    }
+
+    /// Returns the lines of denials.
+    fn denials(&self) -> Vec<serde_json::Value> {
+        let files = self.read_files(|name| name.contains(".denied."));
+        files.concat().lines().map(|line| serde_json::from_str(line).expect("whole lines")).collect()
+    }
+
+    fn read_files(&self, is_chosen: impl Fn(&str) -> bool) -> Vec<String> {
         let disk = self.disk();
         let read = |name: &String| String::from_utf8(read_file(&disk, name).expect("a file")).expect("ASCII");
-        disk.list("").expect("names").iter().map(read).collect()
+        disk.list("").expect("names").iter().filter(|name| is_chosen(name)).map(read).collect()
     }
 }
 
@@ -88,10 +99,72 @@ fn a_name_cannot_break_a_line() {
     let back: serde_json::Value = serde_json::from_str(lines.lines().next().expect("a line")).expect("JSON");
     assert_eq!(back["user"], hostile.user.as_deref().expect("a user"));
     assert_eq!(back["subject"], hostile.subject.as_deref().expect("a subject"));
-    let long = AuditEvent { subject: Some("x".repeat(100_000)), ..event("S.M", AuditOutcome::Allowed) };
-    lines.clear();
-    line::push_event(&mut lines, SERVER, 0, &long);
-    assert!(lines.len() < 2_000);
+}
+
+#[test]
+fn events_that_wait_have_short_texts() {
+    // A character of 3 bytes: the limit of 1,024 bytes is inside one.
+    let long = "\u{20ac}".repeat(100_000);
+    let short = line::with_short_texts(AuditEvent {
+        user: Some(long.as_str().into()),
+        subject: Some(long.clone()),
+        ..event(&long, AuditOutcome::Denied(long.clone()))
+    });
+    let cut = &long[..1_023];
+    let (user, subject) = (short.user.as_deref(), short.subject.as_deref());
+    assert_eq!((user, short.action.as_str(), subject), (Some(cut), cut, Some(cut)));
+    assert_eq!(short.outcome, AuditOutcome::Denied(cut.to_string()));
+    let plain = event("S.M", AuditOutcome::Failed("why".to_string()));
+    assert_eq!(line::with_short_texts(plain.clone()), plain);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_flood_of_denials_displaces_no_other_event() {
+    let flags =
+        [("audit_log_required", "true"), ("audit_log_file_size_mb", "1"), ("audit_log_files_max", "2")];
+    let world = World::new(&flags);
+    let log = world.open().await;
+    // A text that is as long as it can be in a file.
+    let denied = || AuditOutcome::Denied("\u{1f600}".repeat(1_024));
+    log.record(event("before", AuditOutcome::Allowed));
+    (0..20_000).for_each(|_| log.record(event("S.DropTable", denied())));
+    assert_eq!(log.refusal(), None, "denials reject no call");
+    log.record(event("S.DropTable", AuditOutcome::Allowed));
+    log.flush().await;
+    let files = world.files();
+    let actions: Vec<&str> = files.iter().flat_map(|file| file.lines()).collect();
+    assert!(
+        matches!(actions[..], [first, second] if first.contains("before") && second.contains("DropTable")),
+        "{actions:?}"
+    );
+    let denials = world.denials();
+    assert!(denials.iter().any(|line| line["outcome"] == "denied"));
+    let lost: u64 = denials.iter().filter_map(|line| line["count"].as_u64()).sum();
+    assert_eq!(lost, 20_000 - DENIALS_WAITING_MAX as u64);
+    assert_eq!(log.check().result, CheckResult::Ok(format!("1002 events written, {lost} denials lost")));
+    // More denials than their files can have take their own files only.
+    for _ in 0..3 {
+        (0..DENIALS_WAITING_MAX).for_each(|_| log.record(event("S.DropTable", denied())));
+        log.flush().await;
+    }
+    assert!(world.denials().len() < 4 * DENIALS_WAITING_MAX, "the oldest are removed");
+    assert_eq!(world.files(), files);
+}
+
+#[tokio::test(start_paused = true)]
+async fn denials_that_cannot_be_written_reject_no_call() {
+    let world = World::new(&[("audit_log_required", "true")]);
+    let log = world.open().await;
+    world.disk().fail_some(DiskOpKind::Append, 1_000, 28);
+    log.record(event("S.DropTable", AuditOutcome::Denied("no right".to_string())));
+    world.env.sleep(RETRY_INTERVAL * 2).await;
+    let CheckResult::Warning(why) = log.check().result else { panic!("{:?}", log.check()) };
+    assert!(why.starts_with("denials: cannot be written"), "{why}");
+    assert_eq!(log.refusal(), None);
+    world.disk().end_faults();
+    log.flush().await;
+    assert_eq!(log.check().result, CheckResult::Ok("1 events written".to_string()));
+    assert_eq!(world.denials().len(), 1);
 }
 
 #[tokio::test(start_paused = true)]
@@ -111,8 +184,9 @@ async fn files_are_rotated_and_continued() {
     let last = files[2].lines().last().expect("a line").to_string();
     assert!(last.contains("\"action\":\"3999 xxx"), "{last}");
     // Another start continues the last file, after a line that a crash tore.
-    let name = world.disk().list("").expect("names").pop().expect("a file");
-    world.disk().open(&name).expect("a file").append(b"{\"time\":").expect("space");
+    let names = world.disk().list("").expect("names");
+    let name = names.iter().rfind(|name| !name.contains("denied")).expect("a file");
+    world.disk().open(name).expect("a file").append(b"{\"time\":").expect("space");
     let again = world.open().await;
     again.record(event("after a crash", AuditOutcome::Allowed));
     again.flush().await;
@@ -129,7 +203,7 @@ async fn a_full_disk_is_reported_and_nothing_of_the_queue_is_lost() {
         log.record(event("first", AuditOutcome::Allowed));
         log.flush().await;
         world.disk().fail_some(DiskOpKind::Append, 1_000, 28);
-        for number in 0..WAITING_MAX + BATCH_MAX + 5 {
+        for number in 0..ACTIONS_WAITING_MAX + BATCH_MAX + 5 {
             log.record(event(&format!("number {number}"), AuditOutcome::Allowed));
             if number == BATCH_MAX {
                 world.env.sleep(RETRY_INTERVAL * 2).await;
@@ -156,7 +230,7 @@ async fn a_full_disk_is_reported_and_nothing_of_the_queue_is_lost() {
             .filter_map(|line| line["count"].as_u64())
             .sum();
         assert!(
-            lost > 0 && numbered as u64 + lost == (WAITING_MAX + BATCH_MAX + 5) as u64,
+            lost > 0 && numbered as u64 + lost == (ACTIONS_WAITING_MAX + BATCH_MAX + 5) as u64,
             "{numbered} {lost}"
         );
         assert!(matches!(log.check().result, CheckResult::Warning(_)), "lost events stay visible");

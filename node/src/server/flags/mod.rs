@@ -7,7 +7,11 @@
 //! - Names are Kudu's where Kudu has the flag, so that its tools, tests and users can keep their habits. `-` and `_`
 //!   are equal in names.
 //! - A flag of Kudu that would grant something nyala lacks is rejected, from every source ([`Class`]).
+//! - A flag of the other kind of server is rejected by a server, because it would have no effect
+//!   ([`FlagSpec::refusal`]). A process that runs both kinds takes both.
 //! - Code that follows changes at run time reads through [`Flags::live`].
+
+mod failure_time;
 
 use engine::sync::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
@@ -18,7 +22,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use engine::error::{Error, Result};
 use nyala_common::nearest::did_you_mean;
 
+pub use self::failure_time::{FOLLOWER_FAILED_SEC, follower_failed_after};
 pub use super::flag_table::TABLE;
+use crate::dirs::ServerKind;
 
 /// Servers that have a flag.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -48,12 +54,13 @@ pub enum FlagKind {
 /// Effect of a flag in nyala. Every row of the table has one, so that no flag is accepted silently without effect.
 #[derive(Debug, Clone, Copy)]
 pub enum Class {
-    /// Has the effect that its help states.
+    /// Has the effect that its help states. Rejects changes at run time, even forced ones, unless it is marked
+    /// `runtime`: they would be shown but have no effect.
     Effective,
-    /// As [`Class::Effective`], and data or access is at risk without it. Rejects changes at run time, even forced
-    /// ones, because they would be shown but have no effect.
+    /// As [`Class::Effective`], and data or access is at risk without it.
     Safeguard,
-    /// Accepted without effect, because Kudu's tools and tests set it; the log and `/varz` say so.
+    /// Accepted without effect, because Kudu's tools and tests set it; the log and `/varz` say so. A change at run time
+    /// must be forced.
     Inert,
     /// Would grant something nyala lacks. Accepts only these values, which grant nothing or state the facts.
     Only(&'static [&'static str], Missing),
@@ -179,6 +186,26 @@ impl FlagSpec {
         matches!(self.class, Class::Effective | Class::Safeguard)
     }
 
+    /// Returns true if servers of `kind` have the flag.
+    pub fn is_of(&self, kind: ServerKind) -> bool {
+        match self.servers {
+            FlagScope::Both => true,
+            FlagScope::Master => kind == ServerKind::Master,
+            FlagScope::TabletServer => kind == ServerKind::TabletServer,
+        }
+    }
+
+    /// Returns the reason that a server of `kind` rejects the flag, if it is one of the other kind.
+    pub fn refusal(&self, kind: ServerKind) -> Option<String> {
+        let owner = match kind {
+            _ if self.is_of(kind) => return None,
+            ServerKind::Master => ServerKind::TabletServer,
+            ServerKind::TabletServer => ServerKind::Master,
+        };
+        let (name, owner, kind) = (self.name, owner.name(), kind.name());
+        Some(format!("{name}: not a flag of this kind of server (a flag of a {owner}, given to a {kind})"))
+    }
+
     /// Returns an error if a stored value would grant something nyala lacks.
     fn check_granted(&self, value: &str) -> Result<(), String> {
         let Class::Only(accepted, Missing { fault, action }) = self.class else { return Ok(()) };
@@ -291,21 +318,17 @@ impl Flags {
         self.store(spec, value).map(drop).map_err(|why| Error::invalid(format!("{}: {why}", spec.name)))
     }
 
-    /// Changes a value at run time and returns the old one. `force` also changes flags without effect at run time,
-    /// except safeguards.
+    /// Changes a value at run time and returns the old one. `force` also changes flags that have no effect at all.
     pub fn change(&self, name: &str, value: &str, force: bool) -> Result<String, FlagError> {
         let spec = spec(name).ok_or_else(|| FlagError::NoSuchFlag(unknown(name).message))?;
         let bad_value = |why| FlagError::BadValue(format!("{}: {why}", spec.name));
         spec.parse(value).and_then(|(value, _)| spec.check_granted(&value)).map_err(bad_value)?;
-        if !spec.runtime && matches!(spec.class, Class::Safeguard) {
+        if !spec.runtime && spec.has_effect() {
             let why = format!("{} takes effect only when the server starts; set it and restart", spec.name);
             return Err(FlagError::NotSafe(why));
         }
         if !spec.runtime && !force {
-            let why = format!(
-                "{} takes effect only when the server starts; force it if you know better",
-                spec.name
-            );
+            let why = format!("{} has no effect here; force it to have it shown in spite of that", spec.name);
             return Err(FlagError::NotSafe(why));
         }
         self.store(spec, value).map_err(bad_value)

@@ -21,6 +21,9 @@ const RESTRICTED: &[(&str, &str, &str)] = &[
     ("encryption_cluster_key_name", "kudu_cluster_key", ""),
     ("ranger_kms_url", "kms.example.com:9292", ""),
     ("enable_multi_tenancy", "true", "false"),
+    // Transactions.
+    ("txn_manager_enabled", "true", "false"),
+    ("enable_txn_system_client_init", "true", "false"),
     // The clock.
     ("use_hybrid_clock", "false", "true"),
     // The log.
@@ -78,7 +81,10 @@ fn only_some_change_at_run_time() {
     assert_eq!(flags.change("scanner_ttl_ms", "7", false), Ok("60000".to_string()));
     assert_eq!(live.load(Ordering::Relaxed), 7);
     assert!(matches!(flags.change("fs_wal_dir", "/x", false), Err(FlagError::NotSafe(_))));
-    assert_eq!(flags.change("fs_wal_dir", "/x", true), Ok(String::new()));
+    assert!(matches!(flags.change("fs_wal_dir", "/x", true), Err(FlagError::NotSafe(_))));
+    assert!(!flags.is_given("fs_wal_dir"), "a change without effect is not shown");
+    assert!(matches!(flags.change("never_fsync", "true", false), Err(FlagError::NotSafe(_))));
+    assert_eq!(flags.change("never_fsync", "true", true), Ok("false".to_string()));
     assert!(matches!(flags.change("nothing", "7", true), Err(FlagError::NoSuchFlag(_))));
     assert!(matches!(flags.change("scanner_ttl_ms", "-7", true), Err(FlagError::BadValue(_))));
 }
@@ -99,7 +105,7 @@ fn a_restricted_value_is_rejected_from_every_source() {
         assert!(refused.starts_with(&format!("{name}: ")) && refused.contains(&found), "{refused}");
 
         let file = format!("{name} = {restricted:?}\n");
-        let in_file = config::apply_file(&flags, "nyala.toml", &file).expect_err(name).message;
+        let in_file = config::apply_file(&flags, None, "nyala.toml", &file).expect_err(name).message;
         assert_eq!(in_file, format!("nyala.toml, line 1: {refused}"));
 
         for force in [false, true] {

@@ -5,8 +5,10 @@
 //! ```
 //!
 //! - Health (`/livez`, `/readyz`, `/healthz`) needs neither: probes have none.
+//! - Few passwords are checked at a time, whatever peers send. One that was right before is not checked again.
 //! - Invariant: a password or a ticket is asked for only inside TLS, where no third party can read or replay it.
 
+mod check_limit;
 pub mod passwords;
 mod tickets;
 
@@ -15,10 +17,11 @@ use std::net::IpAddr;
 use engine::error::{Error, Result};
 use hyper::header::{AUTHORIZATION, HeaderMap};
 
+use self::check_limit::CheckLimit;
 use self::passwords::WebPasswords;
 use self::tickets::WebTickets;
 use super::flags::Flags;
-use super::security::key_password;
+use super::security::{key_password, warn_if_public};
 use nyala_common::env::{Env, Stream};
 use nyala_common::rpc::negotiate::Subnet;
 use nyala_common::security::tls::{KeyFile, TlsPort, TlsSettings};
@@ -38,7 +41,7 @@ pub(super) struct WebAccess {
 /// Proof that a request must carry.
 #[derive(Debug)]
 enum WebProof {
-    Password(WebPasswords),
+    Password { passwords: WebPasswords, checks: CheckLimit },
     Ticket(WebTickets),
 }
 
@@ -77,7 +80,11 @@ impl WebAccess {
         let given = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
         let accepted = match (given, proof) {
             (None, _) => false,
-            (Some(given), WebProof::Password(passwords)) => env.run(|| passwords.accepts(given)).await,
+            (Some(given), WebProof::Password { passwords, .. }) if passwords.is_known(given) => true,
+            (Some(given), WebProof::Password { passwords, checks }) => {
+                let checked = checks.run(env.run(|| passwords.accepts(given))).await;
+                checked.ok_or(Unproved::Busy)?
+            }
             (Some(given), WebProof::Ticket(tickets)) => env.run(|| tickets.accepts(given)).await,
         };
         if accepted { Ok(()) } else { Err(proof.refusal()) }
@@ -85,22 +92,27 @@ impl WebAccess {
 }
 
 /// Refusal of a request without an accepted proof.
-pub(super) struct Unproved {
-    /// Value of `WWW-Authenticate`.
-    pub(super) challenge: String,
-    pub(super) text: &'static str,
+#[derive(Debug)]
+pub(super) enum Unproved {
+    /// The request has no proof, or a wrong one.
+    Missing {
+        /// Value of `WWW-Authenticate`.
+        challenge: String,
+        text: &'static str,
+    },
+    /// Too many proofs are being checked to check this one.
+    Busy,
 }
 
 impl WebProof {
     fn refusal(&self) -> Unproved {
-        match self {
-            WebProof::Password(passwords) => {
-                Unproved { challenge: passwords.challenge(), text: "a user and a password, please\n" }
+        let (challenge, text) = match self {
+            WebProof::Password { passwords, .. } => {
+                (passwords.challenge(), "a user and a password, please\n")
             }
-            WebProof::Ticket(_) => {
-                Unproved { challenge: tickets::CHALLENGE.to_string(), text: "a Kerberos ticket, please\n" }
-            }
-        }
+            WebProof::Ticket(_) => (tickets::CHALLENGE.to_string(), "a Kerberos ticket, please\n"),
+        };
+        Unproved::Missing { challenge, text }
     }
 }
 
@@ -116,7 +128,7 @@ fn proof(env: &Env, flags: &Flags, https: bool) -> Result<Option<WebProof>> {
             ));
         }
         (Some(passwords), None) => (
-            WebProof::Password(passwords),
+            WebProof::Password { passwords, checks: CheckLimit::default() },
             "webserver_password_file: passwords would cross the network in plain text",
         ),
         (None, Some(tickets)) => (
@@ -146,7 +158,9 @@ fn tls(env: &Env, flags: &Flags) -> Result<Option<TlsPort>> {
         (false, false) => {
             let password = key_password(env, flags, "webserver_private_key_password_cmd")?;
             let key = KeyFile { path: key, password };
-            TlsPort::from_files(env, settings, &certificate, &key).map(Some)
+            let port = TlsPort::from_files(env, settings, &certificate, &key)?;
+            warn_if_public(env, flags, "webserver_private_key_file", &key.path);
+            Ok(Some(port))
         }
         _ => Err(Error::invalid(
             "webserver_certificate_file: certificate and key belong together; \
@@ -166,11 +180,22 @@ fn passwords(env: &Env, flags: &Flags) -> Result<Option<WebPasswords>> {
     WebPasswords::parse(&text, &domain, &path).map(Some)
 }
 
+/// Returns the networks that the flag names; `None` only if it is empty, so that no mistake in it admits all.
 fn subnets(flags: &Flags) -> Result<Option<Vec<Subnet>>> {
-    let texts = flags.list("webserver_trusted_subnets");
-    let parse = |text: &String| {
-        Subnet::parse(text).map_err(|why| Error::invalid(format!("webserver_trusted_subnets: {why}")))
-    };
-    let subnets: Vec<Subnet> = texts.iter().map(parse).collect::<Result<_>>()?;
-    Ok((!subnets.is_empty()).then_some(subnets))
+    let name = "webserver_trusted_subnets";
+    let text = flags.text(name);
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let parse = |text: &String| Subnet::parse(text).map_err(|why| Error::invalid(format!("{name}: {why}")));
+    let subnets: Vec<Subnet> = flags.list(name).iter().map(parse).collect::<Result<_>>()?;
+    match subnets.is_empty() {
+        true => Err(Error::invalid(format!(
+            "{name}: the list names no network (given {text:?}); name one, such as 10.0.0.0/8, or leave it out"
+        ))),
+        false => Ok(Some(subnets)),
+    }
 }
+
+#[cfg(test)]
+mod tests;

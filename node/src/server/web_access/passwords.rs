@@ -70,13 +70,19 @@ impl WebPasswords {
         format!("Basic realm=\"{}\", charset=\"UTF-8\"", self.domain)
     }
 
+    /// Returns true if this header is the one of its user that was accepted last.
+    pub fn is_known(&self, header: &str) -> bool {
+        let Some((user, _)) = credentials(header) else { return false };
+        let whole: [u8; 32] = Sha256::digest(header).into();
+        self.accepted.lock().get(&user).is_some_and(|known| bool::from(known.ct_eq(&whole)))
+    }
+
     /// Returns true if a header `Authorization` has a user of the file with the password. May take long.
     pub fn accepts(&self, header: &str) -> bool {
-        let Some((user, password)) = credentials(header) else { return false };
-        let whole: [u8; 32] = Sha256::digest(header).into();
-        if self.accepted.lock().get(&user).is_some_and(|known| bool::from(known.ct_eq(&whole))) {
+        if self.is_known(header) {
             return true;
         }
+        let Some((user, password)) = credentials(header) else { return false };
         // An unknown user takes as long as a known one.
         let known = self.users.get(&user);
         let hash = known.or_else(|| self.users.values().next()).expect("there is a user");
@@ -84,7 +90,7 @@ impl WebPasswords {
         if known.is_none() || !right {
             return false;
         }
-        self.accepted.lock().insert(user, whole);
+        self.accepted.lock().insert(user, Sha256::digest(header).into());
         true
     }
 
