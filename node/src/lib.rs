@@ -26,6 +26,7 @@
 //! *Not here:* the client (`nyala-client`), RPC, environment and metrics (`nyala-common`), protobuf (`nyala-proto`),
 //! storage and consensus (`engine`).
 
+pub mod changed_flag;
 pub mod cli;
 pub mod config;
 pub mod dirs;

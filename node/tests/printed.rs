@@ -15,7 +15,7 @@ use std::process::{Child, Output};
 
 use common::{nyala, stop, up};
 use nyala_common::metrics::dashboards;
-use nyala_common::metrics::definition::{EntityKind, MetricDef};
+use nyala_common::metrics::definition::{EntityKind, MetricDef, MetricKind};
 use nyala_common::metrics::prometheus::names_of;
 use nyala_common::metrics::table::METRICS;
 
@@ -205,6 +205,9 @@ fn alerts_name_metrics_and_runbooks() {
     let alerts = include_str!("../ops/prometheus/alerts.yml");
     let mut names: Vec<String> = METRICS.iter().flat_map(|def| names_of(def)).collect();
     names.extend(["memory_usage", "rpcs_queue_overflow"].map(|name| format!("_{name}")));
+    let distributions = METRICS.iter().filter(|def| def.kind == MetricKind::Histogram);
+    let of_parts = |name: String| [format!("{name}_sum"), format!("{name}_count")];
+    names.extend(distributions.flat_map(|def| names_of(def)).flat_map(of_parts));
     let is_word = |letter: char| letter.is_ascii_alphanumeric() || letter == '_';
     let expressions = alerts.lines().filter_map(|line| line.trim().strip_prefix("expr: "));
     for word in expressions.flat_map(|line| line.split(|letter| !is_word(letter))) {

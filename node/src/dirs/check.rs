@@ -4,10 +4,13 @@ use std::io;
 use std::sync::Arc;
 
 use engine::disk;
+use engine::disk::overlay::OverlayDisk;
 use engine::error::{Error, ErrorKind, Result};
 use engine::format_level::LevelRange;
 use engine::ids::Uuid;
+use engine::replica::wal_dir;
 use engine::tablet::superblock::Superblock;
+use engine::wal::Wal;
 use nyala_common::env::Env;
 
 use super::directory::{Directory, INSTANCE, LOCK};
@@ -43,14 +46,17 @@ impl SharedIdentity {
 }
 
 /// Checks that the directories belong to one server, and writes what changed. Returns the instance of the WAL
-/// directory, then those of `others`, the data directories beside it.
+/// directory, then those of the data directories beside it. Order: no list is written before the last check, so that a
+/// start that is refused gives up no directory.
 pub(super) fn identify(
     env: &Env,
     (kind, levels): (ServerKind, LevelRange),
     wal: &Arc<Directory>,
-    others: &[Arc<Directory>],
+    data: &[Arc<Directory>],
     lost: &[String],
 ) -> Result<Identified> {
+    let others: Vec<_> = data.iter().filter(|dir| dir.path != wal.path).cloned().collect();
+    let others = others.as_slice();
     let read = |dir: &Arc<Directory>| read(dir, kind, levels);
     let own = read(wal)?;
     let found = others.iter().map(read).collect::<Result<Vec<_>>>()?;
@@ -61,6 +67,7 @@ pub(super) fn identify(
         cluster: instances(&own, &found).find_map(|instance| instance.cluster),
         recorded: recorded.cloned().unwrap_or_else(|| RecordedLevel::of(levels.oldest)),
     };
+    check_lists_others(wal, &own, others, &found)?;
     let own = own_instance(env, &shared, wal, own, others, &found)?;
     let list = own.others.as_slice();
     let mut identified = Vec::with_capacity(others.len());
@@ -73,9 +80,13 @@ pub(super) fn identify(
         let id = id.unwrap_or_else(|| env.random_uuid());
         identified.push((dir.clone(), shared.instance(own.uuid, Some(id))));
     }
+    check_none_given_up(wal, &own, others, &found)?;
     check_none_missing(list, others, &found, &identified, lost)?;
     if own.dir.is_none() {
         check_logs_known(wal, others, &found, lost)?;
+    }
+    if kind == ServerKind::Master {
+        check_catalog_known(wal, data)?;
     }
     store(env, wal, own, &shared, identified, &found)
 }
@@ -143,6 +154,23 @@ fn one_server(
         )));
     }
     Ok(known.map(|(uuid, _)| uuid))
+}
+
+/// Fails if the WAL directory lists no data directories but another directory does, as only a WAL directory has a list.
+fn check_lists_others(
+    wal: &Directory,
+    own: &Found,
+    others: &[Arc<Directory>],
+    found: &[Found],
+) -> Result<()> {
+    let lists = |found: &Found| matches!(found, Found::Known(instance) if !instance.others.is_empty());
+    let listing = others.iter().zip(found).find(|(_, found)| lists(found));
+    let Some((listing, _)) = listing.filter(|_| !lists(own)) else { return Ok(()) };
+    Err(Error::invalid(format!(
+        "the directory {} is a data directory of this server, whose WAL directory is {}; name the latter in \
+         --fs_wal_dir, or as the first of --fs_data_dirs",
+        wal.path, listing.path
+    )))
 }
 
 /// Returns the WAL directory's instance. One that rotted is made again, if a data directory names the server.
@@ -233,6 +261,43 @@ fn check_none_missing(
     Ok(())
 }
 
+/// Fails if a data directory with files is not in the WAL directory's list: it was given up, and its superblocks and
+/// votes are those of that time. One that is there twice is a copy, whose superblocks grow old as well.
+///
+/// A directory without files joins. It may have its id already, from a start that crashed before the list was written.
+fn check_none_given_up(
+    wal: &Directory,
+    own: &Instance,
+    others: &[Arc<Directory>],
+    found: &[Found],
+) -> Result<()> {
+    // A server of an older build has no list, and one that was made from the data directories has all of them.
+    let Some(own_id) = own.dir else { return Ok(()) };
+    let mut seen: Vec<(Uuid, &str)> = Vec::new();
+    for (dir, found) in others.iter().zip(found) {
+        let Found::Known(instance) = found else { continue };
+        let id = instance.dir;
+        if let Some((_, first)) = seen.iter().find(|(other, _)| Some(*other) == id) {
+            return Err(Error::invalid(format!(
+                "the data directory {} is a copy of {first}; name one of them",
+                dir.path
+            )));
+        }
+        seen.extend(id.map(|id| (id, dir.path.as_str())));
+        // The WAL directory may have been copied from what stays a data directory.
+        let listed = |id: Uuid| id == own_id || own.others.iter().any(|listed| listed.id == id);
+        if id.is_some_and(listed) || first_file(dir)?.is_none() {
+            continue;
+        }
+        return Err(Error::invalid(format!(
+            "the data directory {} has files of this server, but the WAL directory {} does not list it; check \
+             fs_wal_dir, and if the data directory was given up before, wipe it first",
+            dir.path, wal.path
+        )));
+    }
+    Ok(())
+}
+
 /// Fails if a data directory is empty although the WAL directory has logs of tablets that are in none. Only for a
 /// server of an older build, whose WAL directory has no list.
 fn check_logs_known(
@@ -244,16 +309,7 @@ fn check_logs_known(
     let fresh =
         |(dir, found): &(&Arc<Directory>, &Found)| matches!(found, Found::Fresh) && !lost.contains(&dir.path);
     let Some((empty, _)) = others.iter().zip(found).find(fresh) else { return Ok(()) };
-    let names = match wal.disk.list("wals") {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-        names => names.map_err(|error| Error::io(format!("list {}/wals", wal.path), &error))?,
-    };
-    let mut known = Vec::new();
-    for dir in others.iter().map(|dir| &**dir).chain([wal]) {
-        known.extend(Superblock::list(&*dir.disk)?);
-    }
-    let logs = names.iter().filter_map(|name| Uuid::parse(name.as_bytes()).ok());
-    let unknown: Vec<Uuid> = logs.filter(|tablet| !known.contains(tablet)).collect();
+    let unknown = logs_without_superblock(wal, others.iter().map(|dir| &**dir).chain([wal]))?;
     let Some(first) = unknown.first() else { return Ok(()) };
     Err(Error::invalid(format!(
         "the data directory {0} is empty, but the WAL directory {1} has logs of tablets that no data directory has \
@@ -262,6 +318,45 @@ fn check_logs_known(
         wal.path,
         unknown.len()
     )))
+}
+
+/// Fails if a master has the log of its catalog and no superblock: the vote and the rows were in a data directory that
+/// is not here. A master that took that for a new cluster would remove the log, and vote a second time.
+fn check_catalog_known(wal: &Directory, data: &[Arc<Directory>]) -> Result<()> {
+    for tablet in logs_without_superblock(wal, data.iter().map(|dir| &**dir))? {
+        // An interrupted creation leaves a log without operations.
+        if Wal::is_unused(&OverlayDisk::new(wal.disk.clone()), &wal_dir(tablet))? {
+            continue;
+        }
+        let data: Vec<&str> = data.iter().map(|dir| dir.path.as_str()).collect();
+        return Err(Error::invalid(format!(
+            "the WAL directory {} has the log of this master's catalog, but no data directory ({}) has the catalog; \
+             name the one that has it in --fs_data_dirs. If it is lost, remove this master from the others and start \
+             it with empty directories, or rebuild the catalog of the only master (nyala debug master rebuild)",
+            wal.path,
+            data.join(", ")
+        )));
+    }
+    Ok(())
+}
+
+/// Returns the tablets that have a log in the WAL directory and no superblock in any of `data`.
+fn logs_without_superblock<'a>(
+    wal: &Directory,
+    data: impl Iterator<Item = &'a Directory>,
+) -> Result<Vec<Uuid>> {
+    let names = match wal.disk.list("wals") {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        names => names.map_err(|error| Error::io(format!("list {}/wals", wal.path), &error))?,
+    };
+    let mut known = Vec::new();
+    for dir in data {
+        // A view: a start that is refused leaves an empty directory empty.
+        let listed = Superblock::list(&OverlayDisk::new(dir.disk.clone()));
+        known.extend(listed.map_err(|error| error.context(format!("the directory {}", dir.path)))?);
+    }
+    let logs = names.iter().filter_map(|name| Uuid::parse(name.as_bytes()).ok());
+    Ok(logs.filter(|tablet| !known.contains(tablet)).collect())
 }
 
 fn read(dir: &Directory, kind: ServerKind, levels: LevelRange) -> Result<Found> {
@@ -294,12 +389,7 @@ fn read(dir: &Directory, kind: ServerKind, levels: LevelRange) -> Result<Found> 
 
 /// Checks that a directory without `instance` is empty, so that foreign files are not mixed with the server's.
 fn check_is_empty(dir: &Directory) -> Result<()> {
-    let names = dir.disk.list("").map_err(|error| Error::io(format!("list {}", dir.path), &error))?;
-    // A new file system has an empty directory of this name.
-    let recovered =
-        |name: &String| name == "lost+found" && dir.disk.list(name).is_ok_and(|names| names.is_empty());
-    let ours = |name: &String| *name == LOCK || *name == format!("{INSTANCE}.tmp") || recovered(name);
-    match names.iter().find(|name| !ours(name)) {
+    match first_file(dir)? {
         None => Ok(()),
         Some(name) => Err(Error::invalid(format!(
             "the directory {} contains {name:?} but no {INSTANCE} file; \
@@ -307,4 +397,14 @@ fn check_is_empty(dir: &Directory) -> Result<()> {
             dir.path
         ))),
     }
+}
+
+/// Returns the first name in a directory besides its identity and its lock, if there is one.
+fn first_file(dir: &Directory) -> Result<Option<String>> {
+    let names = dir.disk.list("").map_err(|error| Error::io(format!("list {}", dir.path), &error))?;
+    // A new file system has an empty directory of this name.
+    let recovered =
+        |name: &str| name == "lost+found" && dir.disk.list(name).is_ok_and(|names| names.is_empty());
+    let identity = [INSTANCE.to_string(), format!("{INSTANCE}.tmp"), LOCK.to_string()];
+    Ok(names.into_iter().find(|name| !identity.contains(name) && !recovered(name)))
 }

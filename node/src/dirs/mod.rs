@@ -8,7 +8,8 @@
 //! `instance` names the server that owns the directory, its cluster and its format level; that of the WAL directory
 //! also lists the data directories. A server does not start with a directory of another server, of a format level that
 //! its program does not support, in use by another process, or without one of its data directories: an empty mount
-//! point must not be taken for a new disk. The error names the directory.
+//! point must not be taken for a new disk. Nor does it start with a data directory that it gave up before: that one has
+//! old superblocks. A master does not start without the data directory of its catalog. The error names the directory.
 
 mod check;
 mod directory;
@@ -152,8 +153,7 @@ pub fn open(
         let same = *dir == wal.path;
         data.push(if same { wal.clone() } else { Arc::new(open_directory(env, dir)?) });
     }
-    let others: Vec<_> = data.iter().filter(|dir| dir.path != wal.path).cloned().collect();
-    let instances = check::identify(env, (kind, levels), &wal, &others, paths.lost)?;
+    let instances = check::identify(env, (kind, levels), &wal, &data, paths.lost)?;
     // Order: before any log is opened.
     if let Some(log) = engine::wal::finish_cut(&wal.disk)? {
         tracing::warn!(%log, "finished the cut of a log that was interrupted");
@@ -296,6 +296,54 @@ mod tests {
         assert_eq!(after.uuid, uuid);
     }
 
+    /// The superblocks and votes in it are those of the time when it was given up.
+    #[tokio::test]
+    async fn a_directory_that_was_given_up_is_refused_until_it_is_wiped() {
+        let env = OsEnv::new(&OsOptions::default()).expect("the real environment");
+        let (root, open_dirs) = opener(&env);
+        let tserver = ServerKind::TabletServer;
+        let first = open_dirs(tserver, "wal", &["a", "b"]).expect("new directories");
+        disk::replace_file(&*first.data[1].disk, "rows", b"of a tablet").expect("written");
+        first.release();
+        let path = |name: &str| root.path().join(name).to_str().expect("UTF-8").to_string();
+        let (wal, data, lost) = (path("wal"), [path("a")], [path("b")]);
+        let paths = DirectoryPaths { wal: &wal, data: &data, lost: &lost };
+        open(&env, tserver, LevelRange::PROGRAM, paths).expect("given up").release();
+        let refused = |data: &[&str]| open_dirs(tserver, "wal", data).err().expect("refused");
+        let mut errors = vec![refused(&["a", "b"])];
+        let [a, b, copy] = ["a", "b", "copy"].map(|name| env.disks.open(&path(name)).expect("a disk"));
+        let instance = disk::read_file(&*a, INSTANCE).expect("a file");
+        disk::replace_file(&*copy, INSTANCE, &instance).expect("written");
+        errors.push(refused(&["a", "copy"]));
+        expect_test::expect![[r#"
+            the data directory b has files of this server, but the WAL directory wal does not list it; check fs_wal_dir, and if the data directory was given up before, wipe it first
+            the data directory copy is a copy of a; name one of them
+        "#]].assert_eq(&(errors.join("\n") + "\n"));
+        b.remove("rows").expect("wiped");
+        open_dirs(tserver, "wal", &["a", "b"]).expect("it joins again").release();
+    }
+
+    #[tokio::test]
+    async fn a_data_directory_is_not_taken_for_the_wal_directory() {
+        let env = OsEnv::new(&OsOptions::default()).expect("the real environment");
+        let (_root, open) = opener(&env);
+        let tserver = ServerKind::TabletServer;
+        // Without fs_wal_dir the first data directory has the logs.
+        open(tserver, "a", &["a", "b"]).expect("new directories").release();
+        let other = open(tserver, "wal", &["c", "d"]).expect("new directories");
+        disk::replace_file(&*other.data[1].disk, "rows", b"of a tablet").expect("written");
+        other.release();
+        let refused = |wal: &str, data: &[&str]| open(tserver, wal, data).err().expect("refused");
+        let errors = [refused("b", &["b", "a"]), refused("c", &["wal", "d"]), refused("c", &["c", "d"])];
+        expect_test::expect![[r#"
+            the directory b is a data directory of this server, whose WAL directory is a; name the latter in --fs_wal_dir, or as the first of --fs_data_dirs
+            the directory c is a data directory of this server, whose WAL directory is wal; name the latter in --fs_wal_dir, or as the first of --fs_data_dirs
+            the data directory d has files of this server, but the WAL directory c does not list it; check fs_wal_dir, and if the data directory was given up before, wipe it first
+        "#]].assert_eq(&(errors.join("\n") + "\n"));
+        open(tserver, "a", &["b", "a"]).expect("only its logs have a place").release();
+        open(tserver, "wal", &["d", "c"]).expect("no error has changed a directory").release();
+    }
+
     #[tokio::test]
     async fn directories_may_change_places() {
         let env = OsEnv::new(&OsOptions::default()).expect("the real environment");
@@ -336,10 +384,7 @@ mod tests {
         let (root, open) = opener(&env);
         let path = root.path().join("wal");
         let wal = env.disks.open(path.to_str().expect("UTF-8")).expect("a disk");
-        let mut payload = Vec::new();
-        codec::put_bytes(&mut payload, Uuid([7; 16]).to_string().as_bytes());
-        codec::put_bytes(&mut payload, b"tablet server");
-        disk::replace_file(&*wal, INSTANCE, &codec::seal(*b"NYIN", 1, &payload)).expect("written");
+        disk::replace_file(&*wal, INSTANCE, &first_format()).expect("written");
         wal.create_dir(&format!("wals/{}", Uuid([9; 16]))).expect("a log");
         let error = open(ServerKind::TabletServer, "wal", &["a"]).err().expect("refused");
         assert_eq!(
@@ -347,6 +392,31 @@ mod tests {
             "the data directory a is empty, but the WAL directory wal has logs of tablets that no data directory \
              has (1, the first 09090909090909090909090909090909); mount its disk, or give up what was in it with --fs_lost_data_dirs=a"
         );
+    }
+
+    /// Returns an `instance` of the first format.
+    fn first_format() -> Vec<u8> {
+        let mut payload = Vec::new();
+        codec::put_bytes(&mut payload, Uuid([7; 16]).to_string().as_bytes());
+        codec::put_bytes(&mut payload, b"tablet server");
+        codec::seal(*b"NYIN", 1, &payload)
+    }
+
+    #[tokio::test]
+    async fn directories_of_an_older_server_get_ids() {
+        let env = OsEnv::new(&OsOptions::default()).expect("the real environment");
+        let (root, open) = opener(&env);
+        for name in ["wal", "a", "b"] {
+            let path = root.path().join(name);
+            let dir = env.disks.open(path.to_str().expect("UTF-8")).expect("a disk");
+            disk::replace_file(&*dir, INSTANCE, &first_format()).expect("written");
+            disk::replace_file(&*dir, "rows", b"of a tablet").expect("written");
+        }
+        for data in [["a", "b"], ["b", "a"]] {
+            let opened = open(ServerKind::TabletServer, "wal", &data).expect("its directories");
+            assert_eq!(opened.uuid, Uuid([7; 16]));
+            opened.release();
+        }
     }
 
     #[tokio::test]

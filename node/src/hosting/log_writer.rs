@@ -57,6 +57,8 @@ pub(super) enum LogEvent {
     /// Everything up to this operation is durable; after an error nothing is known to be durable.
     Persisted(Result<OpId>, GroupTimes),
     Read(LogReadRequest, Result<Vec<ReplicateEntry>>),
+    /// True while the device is full: nothing becomes durable.
+    WaitsForSpace(bool),
 }
 
 /// Times of a group of entries.
@@ -201,8 +203,14 @@ impl LogTask {
             let outcome = if is_brief { env.run_brief(run).await } else { env.run(run).await };
             self.sizes.update(&self.state.wal);
             match &outcome.full {
-                Some(error) => self.retry.found_full(env.now().mono, error),
-                None if may_write => self.retry.found_space(),
+                Some(error) => {
+                    self.retry.found_full(env.now().mono, error);
+                    (self.report)(LogEvent::WaitsForSpace(true), LogLoad::Busy);
+                }
+                None if may_write && self.retry.at().is_some() => {
+                    self.retry.found_space();
+                    (self.report)(LogEvent::WaitsForSpace(false), LogLoad::Busy);
+                }
                 None => {}
             }
             let is_idle = outcome.is_append_only() && self.inbox.is_empty();
@@ -479,8 +487,11 @@ mod tests {
         // Other work is refused while the device is full, and reads are answered.
         assert!(is_refused(&works).await);
         env.sleep(Duration::from_secs(60)).await;
-        assert!(reports.try_recv().is_err(), "nothing is durable and nothing has failed");
+        let events: Vec<_> = std::iter::from_fn(|| reports.try_recv().ok()).collect();
+        let waits = |event: &LogEvent| matches!(event, LogEvent::WaitsForSpace(true));
+        assert!(!events.is_empty() && events.iter().all(waits), "nothing is durable and nothing has failed");
         disk.set_free(1 << 20);
+        while !matches!(reports.recv().await, Some(LogEvent::WaitsForSpace(false))) {}
         assert!(matches!(reports.recv().await, Some(LogEvent::Persisted(Ok(op), _)) if op.index == 3));
         let (reply_sender, stopped) = oneshot::channel();
         works.send(LogRequest::Stop(reply_sender)).ok().unwrap();

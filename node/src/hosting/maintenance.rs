@@ -20,7 +20,7 @@ use engine::tablet::rowset::RowSetId;
 use engine::time::Instant;
 use engine::wal::Wal;
 
-use super::replica::ReplicaHandle;
+use super::replica::{LogNeeds, ReplicaHandle};
 use nyala_common::env::Env;
 
 /// Times since when a tablet has had something to flush, as far as the scans noticed, and what its last job left.
@@ -30,6 +30,8 @@ pub struct UnflushedSince {
     deltas: BTreeMap<RowSetId, Instant>,
     log: Option<RetainedLog>,
     log_bytes_at_checkpoint: u64,
+    /// First operation that tablet copies needed from the log, if any did.
+    anchored_from: Option<u64>,
     /// Earliest time of the next job after a failed one.
     not_before: Instant,
 }
@@ -120,7 +122,13 @@ impl UnflushedSince {
         if let Some(known) = self.log.filter(|known| !known.is_old(now, log_bytes, config)) {
             return known.held_bytes;
         }
-        let held_bytes = log_held(replica).await;
+        let (held_bytes, anchored_from) = log_held(replica).await;
+        let has_moved = |before: u64| anchored_from.is_none_or(|from| from > before);
+        if self.anchored_from.is_some_and(has_moved) {
+            // Log GC can delete more, although the log has not grown since the last one.
+            self.log_bytes_at_checkpoint = 0;
+        }
+        self.anchored_from = anchored_from;
         self.log = Some(RetainedLog { computed_at: now, log_bytes, held_bytes });
         held_bytes
     }
@@ -227,19 +235,20 @@ async fn drive(env: &Env, replica: &ReplicaHandle, mut job: Job) -> (Option<Job>
 /// exceeds the writes that clients have in flight to one tablet.
 const LOG_OPS_RETAINED: u64 = 64;
 
-/// Returns the first operation that is kept for its request id.
-fn first_retained_index(wal: &Wal) -> u64 {
-    wal.last_op().index.saturating_sub(LOG_OPS_RETAINED - 1)
+/// Returns the first operation that is kept for its request id, or for a tablet copy.
+fn first_retained_index(wal: &Wal, needs: &LogNeeds) -> u64 {
+    let first = wal.last_op().index.saturating_sub(LOG_OPS_RETAINED - 1);
+    needs.anchored_from.map_or(first, |anchored| anchored.min(first))
 }
 
-/// Deletes log segments that neither recovery nor a peer needs. Segments that only a peer needs go too when there are
-/// too many of them.
+/// Deletes log segments that recovery, tablet copies and peers do not need. Segments that only a peer needs go too when
+/// there are too many of them.
 async fn gc_log(replica: &ReplicaHandle) -> Result<()> {
-    let (keep_from, wanted_from) =
-        replica.run_on_loop(|replica, _| (replica.log_keep_from(), replica.log_wanted_from())).await?;
+    let needs = replica.log_needs().await?;
     let spared = replica.tablet().config().wal_spared_bytes_max;
     let cut = move |wal: &mut Wal| {
-        wal.gc_keeping_from(keep_from.min(first_retained_index(wal)), wanted_from, spared)
+        let keep_from = needs.keep_from.min(first_retained_index(wal, &needs));
+        wal.gc_keeping_from(keep_from, needs.wanted_from, spared)
     };
     let cut = replica.run_on_wal(cut).await?;
     match cut {
@@ -248,10 +257,12 @@ async fn gc_log(replica: &ReplicaHandle) -> Result<()> {
     }
 }
 
-/// Returns the bytes of log that GC could delete if everything in memory were flushed.
-async fn log_held(replica: &ReplicaHandle) -> u64 {
+/// Returns the bytes of log that GC could delete if everything in memory were flushed, and the first operation that
+/// tablet copies need.
+async fn log_held(replica: &ReplicaHandle) -> (u64, Option<u64>) {
     let spared = replica.tablet().config().wal_spared_bytes_max;
-    let Ok(wanted_from) = replica.run_on_loop(|replica, _| replica.log_wanted_from()).await else { return 0 };
-    let held = move |wal: &mut Wal| wal.gcable_size(first_retained_index(wal), wanted_from, spared).1;
-    replica.run_on_wal(held).await.unwrap_or(0)
+    let Ok(needs) = replica.log_needs().await else { return (0, None) };
+    let held =
+        move |wal: &mut Wal| wal.gcable_size(first_retained_index(wal, &needs), needs.wanted_from, spared).1;
+    (replica.run_on_wal(held).await.unwrap_or(0), needs.anchored_from)
 }

@@ -36,11 +36,11 @@ pub struct MemoryPressure {
     starved: AtomicBool,
 }
 
-/// Memory of a write, from its call until it is applied.
+/// Memory of a write.
 pub struct WriteReservation {
-    /// Bytes of the call.
+    /// Bytes of the call, until its reply.
     pub body: TrackedBytes,
-    /// Reservation for the tablet's growth.
+    /// Reservation for the tablet's growth, until the write is applied.
     pub growth: Reservation,
 }
 

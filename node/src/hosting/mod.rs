@@ -6,7 +6,8 @@
 //!                 ▼
 //!   callers ──▶ replica/ (event loop) ──▶ engine::replica     tablet_manager.rs: all replicas of a tablet server
 //!                 ├──▶ log_writer.rs ──▶ WAL                    ├── tablet_entry.rs: one of them, and its state
-//!                 └──▶ raft_transport/ ──▶ peers                ├── tombstones.rs, deleted_tablets.rs: deletions
+//!                 └──▶ raft_transport/ ──▶ peers                ├── tombstones.rs, leftovers.rs: deletions
+//!                                                               ├── deleted_tablets.rs: not to be copied again
 //!                                                               └── tablet_reports.rs: what masters do not know
 //!   maintenance.rs: flushes, compactions, log GC                copy/: tablet copy, both sides
 //!   memory_pressure.rs: admission and reservations
@@ -17,6 +18,7 @@
 pub mod consensus_service;
 pub mod copy;
 mod deleted_tablets;
+mod leftovers;
 mod log_writer;
 pub mod maintenance;
 pub mod memory_pressure;

@@ -98,6 +98,26 @@ impl DirectorySpace {
     }
 }
 
+/// Bytes that a tablet copy has yet to write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct CopyBytes {
+    /// Path of the data directory, which gets the files.
+    pub data_dir: String,
+    pub files: u64,
+    /// Bytes of the log, which is in the WAL directory.
+    pub log: u64,
+}
+
+impl CopyBytes {
+    fn bytes_in(&self, watched: &WatchedDirectory) -> u64 {
+        match watched.is_wal {
+            true => self.log,
+            false if watched.dir.path == self.data_dir => self.files,
+            false => 0,
+        }
+    }
+}
+
 struct WatchedDirectory {
     dir: Arc<Directory>,
     reserve: SpaceReserve,
@@ -163,19 +183,34 @@ impl SpaceWatch {
         self.refuse(SpaceLevel::Short, |watched| watched.is_wal || all_data_short)
     }
 
+    /// Returns true if the WAL directory has too little space.
+    pub fn is_wal_short(&self) -> bool {
+        self.refuse(SpaceLevel::Short, |watched| watched.is_wal).is_some()
+    }
+
     /// Returns true if a data directory has plenty of space.
     pub fn has_plenty(&self, data_dir: &str) -> bool {
         self.refuse(SpaceLevel::Short, |watched| !watched.is_wal && watched.dir.path == data_dir).is_none()
     }
 
-    /// Returns the bytes above the reserve, in the directory that has fewest of them: of the WAL directory and a data
-    /// directory. `u64::MAX` before the first look.
-    pub fn left_above_reserve(&self, data_dir: &str) -> u64 {
+    /// Returns the reason if a copy does not fit above the reserves of its directories, beside what the running copies
+    /// have yet to write there.
+    pub fn refuse_copy(&self, copy: &CopyBytes, running: &[CopyBytes]) -> Option<String> {
         let watched = self.watched();
-        let used = watched.iter().filter(|watched| watched.is_wal || watched.dir.path == data_dir);
-        let left =
-            used.filter_map(|watched| watched.space).map(|space| space.free.saturating_sub(space.reserved));
-        left.min().unwrap_or(u64::MAX)
+        let used = watched.iter().filter(|watched| watched.is_wal || watched.dir.path == copy.data_dir);
+        used.filter_map(|at| Some((at, at.space?))).find_map(|(at, space)| {
+            let shared = watched.iter().filter(|other| other.may_share_device(at));
+            let all = || running.iter().chain([copy]);
+            let needed: u64 = shared.map(|dir| all().map(|copy| copy.bytes_in(dir)).sum::<u64>()).sum();
+            let left = space.free.saturating_sub(space.reserved);
+            let path = &at.dir.path;
+            (needed > left).then(|| {
+                format!(
+                    "the copy does not fit ({needed} bytes with those of running copies, {left} above the reserve of \
+                     {path})"
+                )
+            })
+        })
     }
 
     /// Returns the interval to the next look: short while a directory may fill in between.
@@ -204,6 +239,12 @@ const REFRESH_INTERVAL: std::time::Duration = std::time::Duration::from_secs(1);
 const REFRESH_INTERVAL_NEAR: std::time::Duration = std::time::Duration::from_millis(100);
 
 impl WatchedDirectory {
+    /// Returns true if two directories may be on one device. Only its size tells a device from others.
+    fn may_share_device(&self, other: &WatchedDirectory) -> bool {
+        let total = |watched: &WatchedDirectory| watched.space.map(|space| space.total);
+        self.dir.path == other.dir.path || total(self) == total(other)
+    }
+
     fn level(&self) -> SpaceLevel {
         self.space.map_or(SpaceLevel::Plenty, |space| space.level)
     }

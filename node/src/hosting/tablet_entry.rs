@@ -1,6 +1,7 @@
 //! One tablet of this server: its superblock and its state.
 
 use engine::sync::{Mutex, MutexGuard};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -26,6 +27,9 @@ pub struct TabletEntry {
     /// Superblock as of the creation of the entry; schema and name may have changed since.
     pub meta: Superblock,
     pub data_dir: Arc<Directory>,
+    /// Other data directories that have a superblock of this tablet. Only a failed replica has some: which superblock
+    /// and vote are old is not known.
+    pub duplicates: Vec<Arc<Directory>>,
     state: Mutex<EntryState>,
     /// Last operation of a log that is closed or deleted.
     last_op: Mutex<Option<OpId>>,
@@ -89,6 +93,7 @@ impl TabletEntry {
         TabletEntry {
             id: meta.tablet,
             data_dir,
+            duplicates: Vec::new(),
             state: Mutex::new(state),
             last_op: Mutex::new(meta.tombstone_last_op),
             rejected_source: Mutex::default(),
@@ -104,6 +109,14 @@ impl TabletEntry {
         let entry = TabletEntry::new(meta, data_dir);
         entry.set_state(EntryState::Failed(error));
         entry
+    }
+
+    /// Fails if the tablet has several superblocks: neither a tombstone nor a copy knows the newest vote then.
+    pub fn check_single(&self) -> Result<(), TabletError> {
+        match self.failure() {
+            Some(error) if !self.duplicates.is_empty() => Err(error.into()),
+            _ => Ok(()),
+        }
     }
 
     /// Returns the last operation of the closed log, if known.
@@ -215,13 +228,14 @@ impl TabletEntry {
             .map_or_else(|| self.meta.table_name.clone(), |tablet| tablet.table_schema().table_name.clone())
     }
 
-    /// Returns the table's own history retention in seconds, if it has one.
+    /// Returns the table's own history retention in seconds, if it has one. A negative setting keeps all history.
     pub fn history_max_age_s(&self) -> Option<u64> {
-        let name = HISTORY_MAX_AGE_SEC;
-        match self.tablet() {
-            Some(tablet) => tablet.table_schema().extra.get(name)?.parse().ok(),
-            None => self.meta.extra.get(name)?.parse().ok(),
-        }
+        let parse = |extra: &BTreeMap<String, String>| extra.get(HISTORY_MAX_AGE_SEC)?.parse::<i64>().ok();
+        let seconds = match self.tablet() {
+            Some(tablet) => parse(&tablet.table_schema().extra),
+            None => parse(&self.meta.extra),
+        };
+        seconds.map(|seconds| u64::try_from(seconds).unwrap_or(u64::MAX))
     }
 
     /// Returns the columns bound for a client's schema, if the last writer had the same one.

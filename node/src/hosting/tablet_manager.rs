@@ -3,14 +3,15 @@
 //! ```text
 //!  start ──▶ BOOTSTRAPPING ──▶ RUNNING ──▶ STOPPING ──▶ tombstoned or deleted    (tombstones.rs)
 //!  create ──────┘     └──▶ FAILED ◀──┘ (storage error; reported to the master)
+//!                 full log device: opened again when there is space
 //!  StartTabletCopy ──▶ COPYING ──▶ BOOTSTRAPPING, or back                         (copy/)
 //! ```
 //!
 //! Recovery after a crash:
 //! - A superblock without data is an empty tablet.
 //! - A tablet marked deleted is deleted at start; one marked copying becomes the tombstone that it was.
-//! - Data and empty logs without a superblock are removed at start.
-//! - An unreadable superblock fails only its own tablet.
+//! - Data, empty logs and consensus metadata without a superblock are removed at start.
+//! - An unreadable superblock fails only its own tablet, and so do two of one tablet.
 
 use engine::sync::{Mutex, MutexGuard};
 use std::collections::{BTreeMap, VecDeque};
@@ -19,7 +20,7 @@ use std::time::Duration;
 
 use engine::cfile::cache::{CacheStats, PageCache};
 use engine::config::TabletConfig;
-use engine::error::{Error, ErrorKind, Result};
+use engine::error::{Error, Result};
 use engine::ids::TabletId;
 use engine::memory::MemTracker;
 use engine::raft::{Peer, RaftConfig, RaftOptions};
@@ -29,12 +30,14 @@ use engine::wal::Wal;
 use tokio::sync::Notify;
 
 use super::deleted_tablets::DeletedTablets;
+use super::leftovers::remove_leftovers;
 use super::memory_pressure;
 use super::raft_transport::{RaftTransport, RaftTransportConfig};
 use super::replica::{OnCompleted, ReplicaConfig, ReplicaHandle};
 use super::space::{SpaceReserves, SpaceWatch};
 use super::tablet_entry::{EntryState, TabletEntry, TabletSizes};
 use super::tablet_reports::{PendingReport, ReportLog};
+use crate::changed_flag::LiveSeconds;
 use crate::dirs::{Directory, ServerDirs};
 use crate::server_clock::ServerClock;
 use nyala_common::env::Env;
@@ -48,6 +51,8 @@ pub struct TabletManagerConfig {
     /// Name and credentials of calls to other servers.
     pub caller: RpcCaller,
     pub raft: RaftOptions,
+    /// Silence after which a member counts as failed; from `raft` until its flag is changed.
+    pub follower_failed_after: LiveSeconds,
     pub tablet: TabletConfig,
     pub consensus_timeout: Duration,
     pub log_sync: bool,
@@ -58,6 +63,24 @@ pub struct TabletManagerConfig {
     pub memory_soft_percent: u64,
     /// Space that stays free.
     pub reserves: SpaceReserves,
+}
+
+/// The data directories that have a superblock of a tablet, for each tablet.
+type SuperblockDirs = BTreeMap<TabletId, Vec<Arc<Directory>>>;
+
+/// Bootstraps of a start of the server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct BootstrapCounts {
+    pub all: usize,
+    /// Those that have ended, whether the tablet runs, has failed or was deleted meanwhile.
+    pub ended: usize,
+}
+
+impl BootstrapCounts {
+    /// Returns the number of bootstraps that have not ended.
+    pub fn left(&self) -> usize {
+        self.all - self.ended
+    }
 }
 
 /// All tablets of one server.
@@ -75,6 +98,7 @@ pub struct TabletManager {
     entries: Mutex<BTreeMap<TabletId, Arc<TabletEntry>>>,
     /// Tablets whose bootstrap has not begun.
     opening: Mutex<VecDeque<TabletId>>,
+    bootstraps: Mutex<BootstrapCounts>,
     reports: Arc<Mutex<ReportLog>>,
     /// Notified when a report should be sent soon.
     hint: Arc<Notify>,
@@ -107,6 +131,7 @@ impl TabletManager {
             me,
             entries: Mutex::default(),
             opening: Mutex::default(),
+            bootstraps: Mutex::default(),
             reports: Arc::default(),
             hint: Arc::default(),
             deleted_tablets: Mutex::default(),
@@ -135,6 +160,11 @@ impl TabletManager {
     /// Shrinks the page cache by up to `bytes`, but keeps the pages that key lookups need.
     pub fn shrink_page_cache(&self, bytes: u64) {
         self.cache.release_pages(bytes);
+    }
+
+    /// Returns the bytes that the page cache may hold now.
+    pub fn cache_capacity(&self) -> u64 {
+        self.cache.capacity_bytes()
     }
 
     /// Returns the statistics of the page cache.
@@ -166,42 +196,82 @@ impl TabletManager {
     /// Reads every superblock, completes interrupted changes, and removes orphan files. An error fails only the tablet
     /// it concerns; the master replaces that replica.
     pub fn load(&self) -> Result<()> {
-        let mut known = Vec::new();
+        let in_dir = |dir: &Directory, error: Error| error.context(format!("the directory {}", dir.path));
+        let mut found = SuperblockDirs::new();
         for dir in &self.dirs.data {
-            let loaded = self.load_dir(dir);
-            known.extend(loaded.map_err(|error| error.context(format!("the directory {}", dir.path)))?);
+            for id in Superblock::list(&*dir.disk).map_err(|error| in_dir(dir, error))? {
+                found.entry(id).or_default().push(dir.clone());
+            }
         }
-        self.remove_stray_logs(&known)
-            .map_err(|error| error.context(format!("the directory {}", self.dirs.wal.path)))
+        for dir in &self.dirs.data {
+            self.load_dir(dir, &found).map_err(|error| in_dir(dir, error))?;
+        }
+        let known: Vec<TabletId> = found.into_keys().collect();
+        for dir in &self.dirs.data {
+            self.remove_stray_metadata(dir, &known).map_err(|error| in_dir(dir, error))?;
+        }
+        self.remove_stray_logs(&known).map_err(|error| in_dir(&self.dirs.wal, error))
     }
 
     /// Loads the tablets that have a superblock in a data directory.
-    fn load_dir(&self, dir: &Arc<Directory>) -> Result<Vec<TabletId>> {
-        let ids = Superblock::list(&*dir.disk)?;
-        for id in &ids {
-            let entry = match tombstone::recover(&*self.dirs.wal.disk, &*dir.disk, *id) {
-                Ok(Some(meta)) => TabletEntry::new(meta, dir.clone()),
-                Ok(None) => {
-                    self.mark_deleted(*id);
-                    continue;
-                }
-                Err(error) => failed_entry(*id, dir, error),
-            };
-            if entry.meta.data_state == DataState::Deleted {
-                self.mark_deleted(*id);
+    fn load_dir(&self, dir: &Arc<Directory>, found: &SuperblockDirs) -> Result<()> {
+        let mut ids = Vec::new();
+        for (id, dirs) in found.iter().filter(|(_, dirs)| dirs.iter().any(|home| home.path == dir.path)) {
+            ids.push(*id);
+            match dirs.as_slice() {
+                [_] => self.load_tablet(*id, dir),
+                [first, others @ ..] if first.path == dir.path => self.put_ambiguous(*id, first, others),
+                _ => {}
             }
-            self.note_restart(&entry);
-            if matches!(entry.state(), EntryState::Bootstrapping) {
-                self.opening().push_back(*id);
-            }
-            self.put(Arc::new(entry));
-            self.report_log().changed(*id);
         }
         let removed = tombstone::remove_strays(&*dir.disk, &ids)?;
         if removed > 0 {
             tracing::warn!(dir = dir.path, removed, "removed rows of tablets that have no superblock");
         }
-        Ok(ids)
+        Ok(())
+    }
+
+    /// Enters a tablet with one superblock, and queues it for its bootstrap if it has data.
+    fn load_tablet(&self, id: TabletId, dir: &Arc<Directory>) {
+        let entry = match tombstone::recover(&*self.dirs.wal.disk, &*dir.disk, id) {
+            Ok(Some(meta)) => TabletEntry::new(meta, dir.clone()),
+            Ok(None) => return self.mark_deleted(id),
+            Err(error) => failed_entry(id, dir, error),
+        };
+        if entry.meta.data_state == DataState::Deleted {
+            self.mark_deleted(id);
+        }
+        self.note_restart(&entry);
+        if matches!(entry.state(), EntryState::Bootstrapping) {
+            self.opening().push_back(id);
+            self.bootstraps.lock().all += 1;
+        }
+        self.put(Arc::new(entry));
+        self.report_log().changed(id);
+    }
+
+    /// Enters a tablet that has several superblocks, as one of a directory that was given up and is back. It has
+    /// failed: with an old one the replica would vote twice in a term. Nothing of it is changed.
+    fn put_ambiguous(&self, tablet: TabletId, first: &Arc<Directory>, others: &[Arc<Directory>]) {
+        let paths: Vec<&str> = [first].into_iter().chain(others).map(|dir| dir.path.as_str()).collect();
+        let why = format!(
+            "several data directories have a superblock of this tablet ({}), and only one of them is new; stop the \
+             server, and move tablet-meta/{tablet}, consensus-meta/{tablet} and data/{tablet} out of the others",
+            paths.join(", ")
+        );
+        let mut entry = failed_entry(tablet, first, Error::corrupt(why));
+        entry.duplicates = others.to_vec();
+        self.note_restart(&entry);
+        self.put(Arc::new(entry));
+        self.report_log().changed(tablet);
+    }
+
+    fn remove_stray_metadata(&self, dir: &Directory, known: &[TabletId]) -> Result<()> {
+        let removed = tombstone::remove_stray_metadata(&*self.dirs.wal.disk, &*dir.disk, known)?;
+        if removed > 0 {
+            tracing::warn!(dir = dir.path, removed, "removed votes of tablets that have no superblock");
+        }
+        Ok(())
     }
 
     fn remove_stray_logs(&self, known: &[TabletId]) -> Result<()> {
@@ -231,12 +301,36 @@ impl TabletManager {
         self.opening.lock()
     }
 
-    /// Bootstraps the tablets that [`TabletManager::load`] found, one after another. Several tasks may do this at once.
+    /// Bootstraps the tablets that [`TabletManager::load`] found, one after another. Several tasks may do this at once:
+    /// each tablet is queued once, and the task that takes it from the queue opens it.
     pub async fn bootstrap(&self) {
         loop {
             let Some(id) = self.opening().pop_front() else { return };
-            let Some(entry) = self.get(id) else { continue };
-            if matches!(entry.state(), EntryState::Bootstrapping) {
+            if let Some(entry) = self.get(id)
+                && matches!(entry.state(), EntryState::Bootstrapping)
+            {
+                self.open(&entry).await;
+            }
+            self.bootstraps.lock().ended += 1;
+        }
+    }
+
+    /// Returns the counts of the bootstraps of this start. Tablets that are created or copied later are not among them.
+    pub fn bootstraps(&self) -> BootstrapCounts {
+        *self.bootstraps.lock()
+    }
+
+    /// Opens the tablets again that a full device kept from opening.
+    pub async fn reopen_after_full_device(&self) {
+        let is_unopened =
+            |state: &EntryState| matches!(state, EntryState::Failed(error) if error.is_no_space());
+        for entry in self.all() {
+            if self.check_not_deleted(entry.id).is_err() {
+                continue;
+            }
+            let found = entry.transition(|state| is_unopened(state).then_some(EntryState::Bootstrapping));
+            if is_unopened(&found) {
+                tracing::info!(tablet = %entry.id, "there is space again; the tablet is opened");
                 self.open(&entry).await;
             }
         }
@@ -291,6 +385,7 @@ impl TabletManager {
             pending_bytes_max: self.config.replica_pending_bytes_max,
             frame_bytes_max: self.config.frame_bytes_max,
             peers: self.peers.clone(),
+            follower_failed_after: self.config.follower_failed_after.clone(),
             on_failure: changed.clone(),
             on_change: changed,
             on_completed: self.completed.clone(),
@@ -339,9 +434,7 @@ impl TabletManager {
     /// Removes what earlier creations of a tablet that is not here have left, in any data directory: a server has a
     /// tablet once.
     fn remove_leftovers(&self, id: TabletId) -> Result<()> {
-        let remove = |dir: &Arc<Directory>| tombstone::delete(&*self.dirs.wal.disk, &*dir.disk, id);
-        let missing = |error: Error| if error.kind == ErrorKind::NotFound { Ok(()) } else { Err(error) };
-        self.dirs.data.iter().try_for_each(|dir| remove(dir).or_else(missing))
+        remove_leftovers(&*self.dirs.wal.disk, &self.dirs.data, id)
     }
 
     fn create_replica(
@@ -435,9 +528,11 @@ impl TabletManager {
         }
     }
 
-    /// Queues the tablet for the next regular report.
+    /// Queues the tablet for the next regular report, unless it was deleted meanwhile: its removal stays queued then.
     pub fn mark_changed_quietly(&self, id: TabletId) {
-        self.report_log().changed(id);
+        if self.get(id).is_some() {
+            self.report_log().changed(id);
+        }
     }
 
     /// Queues the tablet for the next regular report if its sizes have changed.

@@ -20,10 +20,11 @@ use engine::note::Note;
 use engine::note::raft::{NotedDataState, NotedRole, PostState, RaftAction, RaftNote};
 use engine::raft::interface::{VoteError, VoteErrorKind, VoteRequest, VoteResponse};
 use engine::raft::{ConfigPosition, ConsensusMeta, VoteDecision, decide_vote};
-use engine::replica::copy::{LocalData, LocalReplica, RejectedSource};
+use engine::replica::copy::{LocalData, LocalReplica, RejectedSource, is_vote_unknown};
 use engine::replica::{consensus_meta_store, tombstone};
 use engine::tablet::superblock::Superblock;
 
+use super::leftovers::{remove_from, remove_leftovers};
 use super::replica::ReplicaHandle;
 use super::tablet_entry::{EntryState, TabletEntry};
 use super::tablet_manager::{TabletManager, failed_entry};
@@ -37,6 +38,8 @@ pub struct CopySlot {
     /// State of the local replica that the copy replaces.
     pub local: LocalReplica,
     pub data_dir: Arc<Directory>,
+    /// Data directories that may have leftovers of a tablet that is not here.
+    leftover_dirs: Vec<Arc<Directory>>,
     entry: Arc<TabletEntry>,
     /// Error that had failed the previous replica.
     failure: Option<Error>,
@@ -47,7 +50,13 @@ pub struct CopySlot {
 impl CopySlot {
     /// Creates a slot without a previous failure. Only the caller uses the entry.
     pub fn new(local: LocalReplica, data_dir: Arc<Directory>, entry: Arc<TabletEntry>) -> CopySlot {
-        CopySlot { local, data_dir, entry, failure: None, begun: AtomicBool::default() }
+        let leftover_dirs = Vec::new();
+        CopySlot { local, data_dir, leftover_dirs, entry, failure: None, begun: AtomicBool::default() }
+    }
+
+    /// Removes what earlier creations and copies of a tablet that is not here have left. Does disk work.
+    pub fn remove_leftovers(&self, wal: &dyn Disk) -> Result<()> {
+        remove_leftovers(wal, &self.leftover_dirs, self.local.tablet)
     }
 
     /// Remembers that the copy has replaced the local replica.
@@ -94,19 +103,23 @@ impl TabletManager {
     /// needed in it.
     ///
     /// `CAS_FAILED` for that, `ALREADY_INPROGRESS` if another task works on the tablet. After any other error the
-    /// deletion may be retried.
+    /// deletion may be retried. A device without space for a tombstone leaves a replica that runs.
     pub async fn delete(
         &self,
         entry: &Arc<TabletEntry>,
         tombstone: bool,
         cas: Option<ConfigPosition>,
     ) -> Result<(), TabletError> {
+        if tombstone {
+            entry.check_single()?;
+        }
         self.check_cas(entry, cas).await?;
         let found = entry.transition(|state| match state {
             EntryState::Bootstrapping | EntryState::Copying | EntryState::Stopping => None,
             EntryState::Tombstoned(_) if tombstone => None,
             _ => Some(EntryState::Stopping),
         });
+        let was_running = matches!(found, EntryState::Running(_));
         let (last_op, failed_before) = match found {
             EntryState::Running(replica) => self.stop_to_remove(entry, &replica, cas).await?,
             EntryState::Tombstoned(_) if tombstone => return Ok(()),
@@ -127,6 +140,12 @@ impl TabletManager {
                 entry.set_state(EntryState::Stopped);
                 self.forget(entry.id);
                 return Ok(());
+            }
+            // A tombstone needs a block for the last operation. Without one the replica is as it was.
+            Err(error) if tombstone && was_running && !failed_before && error.is_no_space() => {
+                entry.set_state(EntryState::Bootstrapping);
+                self.open(entry).await;
+                return Err(error.into());
             }
             Err(error) => {
                 entry.set_state(EntryState::Failed(error.clone()));
@@ -191,7 +210,8 @@ impl TabletManager {
             if tombstone {
                 return Ok((term, tombstone::tombstone(wal, data, entry.id, last_op)?));
             }
-            tombstone::delete(wal, data, entry.id).or_else(ignore_not_found)?;
+            let dirs = [&entry.data_dir].into_iter().chain(&entry.duplicates);
+            remove_from(wal, dirs, entry.id)?;
             Ok((term, last_op))
         };
         self.env().run(remove).await
@@ -272,7 +292,11 @@ impl TabletManager {
         }
         let (me, tablet, disk) = (self.dirs().uuid, entry.id, &*entry.data_dir.disk);
         let vote = || -> Result<_> {
-            let TombstoneVote { known, vote_state } = read_vote(disk, tablet)?;
+            let TombstoneVote { known, mut vote_state } = read_vote(disk, tablet)?;
+            if let EntryState::Tombstoned(_) = entry.state() {
+                // A copy that was aborted on a full device has left its superblock.
+                vote_state.data = NotedDataState::Tombstoned;
+            }
             // A copy that was rejected proves that no vote was given since.
             entry.set_rejected_source(None);
             let decision = decide_vote(&known, vote_state.last, request, false);
@@ -335,9 +359,10 @@ impl TabletManager {
         let server = self.dirs().uuid;
         let (entry, reserved) = self.get_or_reserve(tablet);
         if reserved {
-            let local = LocalReplica::nothing(server, tablet);
-            return Ok(CopySlot::new(local, entry.data_dir.clone(), entry));
+            let slot = CopySlot::new(LocalReplica::nothing(server, tablet), entry.data_dir.clone(), entry);
+            return Ok(CopySlot { leftover_dirs: self.dirs().data.clone(), ..slot });
         }
+        entry.check_single()?;
         let mut taken = false;
         let found = entry.transition(|state| {
             taken = match state {
@@ -392,7 +417,7 @@ impl TabletManager {
 
     /// Ends a failed copy and recovers the tablet's state from the disk.
     pub async fn abort_copy(&self, slot: CopySlot) {
-        let CopySlot { local, data_dir, entry, failure, begun } = slot;
+        let CopySlot { local, data_dir, entry, failure, begun, .. } = slot;
         end_votes(&entry).await;
         let (wal, data) = (&*self.dirs().wal.disk, &*data_dir.disk);
         self.env().observer.mark("tablet copy: given up");
@@ -403,7 +428,7 @@ impl TabletManager {
                 Err(error) if error.kind == ErrorKind::Io => return Err(error),
                 loaded => loaded.is_ok_and(|meta| meta.data_state == Copying),
             };
-            vote_unknown = consensus_meta_store::is_corrupt(data, local.tablet);
+            vote_unknown = is_vote_unknown(wal, data, &local);
             tombstone::recover(wal, data, local.tablet)
         });
         match (recovered.await, failure) {
@@ -508,10 +533,6 @@ fn read_vote(disk: &dyn Disk, tablet: TabletId) -> Result<TombstoneVote> {
 fn tombstone_post(term: Term, last_op: Option<OpId>) -> PostState {
     let (last, role) = (last_op.unwrap_or(OpId::MIN), NotedRole::Follower);
     PostState { term, last, commit: 0, role, data: NotedDataState::Tombstoned }
-}
-
-fn ignore_not_found(error: Error) -> Result<()> {
-    if error.kind == ErrorKind::NotFound { Ok(()) } else { Err(error) }
 }
 
 fn in_progress(entry: &TabletEntry) -> TabletError {

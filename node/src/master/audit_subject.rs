@@ -5,9 +5,8 @@ use prost::Message;
 
 use nyala_proto::kudu::HostPortPb;
 use nyala_proto::kudu::master::{
-    AddMasterRequestPb, AlterTableRequestPb, ChangeTServerStateRequestPb, CreateTableRequestPb,
-    RecallDeletedTableRequestPb, RemoveMasterRequestPb, ReplaceTabletRequestPb, TableIdentifierPb,
-    UnregisterTServerRequestPb,
+    AddMasterRequestPb, ChangeTServerStateRequestPb, RecallDeletedTableRequestPb, RemoveMasterRequestPb,
+    ReplaceTabletRequestPb, TableIdentifierPb, UnregisterTServerRequestPb,
 };
 
 /// A request whose first field names a table, as those of most methods.
@@ -17,16 +16,32 @@ struct TableRequest {
     table: Option<TableIdentifierPb>,
 }
 
+/// `kudu.master.CreateTableRequestPB` without what takes memory: requests of denied callers are read, too.
+#[derive(Clone, PartialEq, Message)]
+struct CreatedTable {
+    #[prost(string, optional, tag = "1")]
+    name: Option<String>,
+}
+
+/// `kudu.master.AlterTableRequestPB` without what takes memory.
+#[derive(Clone, PartialEq, Message)]
+struct AlteredTable {
+    #[prost(message, optional, tag = "1")]
+    table: Option<TableIdentifierPb>,
+    #[prost(string, optional, tag = "3")]
+    new_table_name: Option<String>,
+}
+
 /// Returns the subject of a request; `None` if it has none, or cannot be decoded.
 pub(super) fn subject(method: &str, body: &Bytes) -> Option<String> {
     fn decode<M: Message + Default>(body: &Bytes) -> Option<M> {
         M::decode(body.clone()).ok()
     }
     match method {
-        "CreateTable" => decode::<CreateTableRequestPb>(body).map(|request| request.name),
+        "CreateTable" => decode::<CreatedTable>(body)?.name,
         "AlterTable" => {
-            let request = decode::<AlterTableRequestPb>(body)?;
-            renamed(&request.table, request.new_table_name)
+            let request = decode::<AlteredTable>(body)?;
+            renamed(&request.table?, request.new_table_name)
         }
         "RecallDeletedTable" => {
             let request = decode::<RecallDeletedTableRequestPb>(body)?;
@@ -73,4 +88,28 @@ fn address(address: Option<HostPortPb>) -> Option<String> {
 
 fn lossy(bytes: &impl AsRef<[u8]>) -> String {
     String::from_utf8_lossy(bytes.as_ref()).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nyala_proto::kudu::master::alter_table_request_pb::Step;
+    use nyala_proto::kudu::master::{AlterTableRequestPb, CreateTableRequestPb};
+
+    fn shown(method: &str, request: &impl Message) -> Option<String> {
+        subject(method, &request.encode_to_vec().into())
+    }
+
+    #[test]
+    fn a_created_and_an_altered_table_are_named() {
+        let created = CreateTableRequestPb { name: "sales".to_string(), ..Default::default() };
+        assert_eq!(shown("CreateTable", &created).as_deref(), Some("sales"));
+        let table = TableIdentifierPb { table_name: Some("sales".to_string()), table_id: None };
+        let mut altered = AlterTableRequestPb { table, ..Default::default() };
+        altered.alter_schema_steps = vec![Step::default(); 3];
+        assert_eq!(shown("AlterTable", &altered).as_deref(), Some("sales"));
+        altered.new_table_name = Some("orders".to_string());
+        assert_eq!(shown("AlterTable", &altered).as_deref(), Some("sales, to be named orders"));
+        assert_eq!(subject("AlterTable", &Bytes::from_static(&[0xff])), None);
+    }
 }

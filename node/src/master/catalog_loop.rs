@@ -60,25 +60,35 @@ pub struct CatalogHandle {
     ended: Arc<LoopExit>,
 }
 
-/// Counts of the catalog as of its last pass, for the metrics.
+/// Counts of the catalog as of its last pass, for the metrics. `None` while this master does not lead: then it has no
+/// such metrics, so that an alert can see that no master leads.
 #[derive(Default)]
-pub struct CatalogGauges(Mutex<(CatalogCounts, Vec<TableSizes>)>);
+pub struct CatalogGauges(Mutex<Option<(CatalogCounts, Vec<TableSizes>)>>);
 
 impl CatalogGauges {
-    /// Resets the counts when the catalog is not available.
+    /// Removes the counts when the catalog is not available.
     pub(super) fn clear(&self) {
-        self.set(CatalogCounts::default(), Vec::new());
+        *self.0.lock() = None;
     }
 
-    fn set(&self, counts: CatalogCounts, tables: Vec<TableSizes>) {
-        *self.0.lock() = (counts, tables);
+    /// Stores the counts unless the leadership has ended. Order: `deposed` is set before [`CatalogGauges::clear`], so
+    /// that no count stays after it.
+    fn set(&self, deposed: &AtomicBool, counts: CatalogCounts, tables: Vec<TableSizes>) {
+        let mut latest = self.0.lock();
+        if !deposed.load(Ordering::Acquire) {
+            *latest = Some((counts, tables));
+        }
     }
 }
 
 impl MetricSource for CatalogGauges {
     fn collect(&self, out: &mut MetricSnapshot) {
-        let (counts, tables) = self.0.lock().clone();
+        let latest = self.0.lock().clone();
         let server = &mut out.server;
+        // Kudu's masters have this one whether they lead or not.
+        let skew = latest.as_ref().map_or(0, |(counts, _)| counts.replica_skew);
+        server.gauge(&table::CLUSTER_REPLICA_SKEW, skew);
+        let Some((counts, tables)) = latest else { return };
         server.gauge(&table::CATALOG_TABLES, counts.tables);
         server.gauge(&table::CATALOG_TABLETS, counts.tablets);
         server.gauge(&table::CATALOG_TABLETS_NOT_RUNNING, counts.tablets_not_running);
@@ -87,7 +97,6 @@ impl MetricSource for CatalogGauges {
         server.gauge(&table::CATALOG_TABLET_SERVERS_ALIVE, counts.servers_alive);
         server.gauge(&table::CATALOG_TOMBSTONES, counts.tombstones);
         server.gauge(&table::CATALOG_REQUESTS_PENDING, counts.requests);
-        server.gauge(&table::CLUSTER_REPLICA_SKEW, counts.replica_skew);
         out.others.extend(tables.iter().map(table_entity));
     }
 }
@@ -358,7 +367,8 @@ impl CatalogLoop {
         let now = self.env.now();
         if self.next_count <= now.mono {
             self.next_count = now.mono.after(COUNT_INTERVAL);
-            self.counts.set(self.catalog.counts(now.mono), self.catalog.table_sizes());
+            let (counts, tables) = (self.catalog.counts(now.mono), self.catalog.table_sizes());
+            self.counts.set(&self.ended.deposed, counts, tables);
         }
         for read in self.reads.drain(..) {
             read(&self.catalog, now);

@@ -49,8 +49,8 @@ enum TabletAnswer {
 }
 
 /// Returns the first configuration of a new system tablet: all of `masters`, this one (`uuid`) included. Waits until
-/// all of them say that they have no system tablet, or until one of them has one. The result is the same on every
-/// master, because each lists them in the order of the flag.
+/// all of them say that they have no system tablet, or until one of them has one; it need not wait for the others then.
+/// The result is the same on every master, because each lists them in the order of the flag.
 ///
 /// A master without a reply may have a system tablet, as may one that is still opening. With the others started and
 /// this one's disk replaced after a power cut, a new system tablet here would never find into their cluster.
@@ -64,7 +64,8 @@ pub(super) async fn initial_config(
     let mut next_log = env.now().mono;
     loop {
         let answers = ask_all(env, caller, uuid, masters, &mut ids).await?;
-        let reason = match decide(uuid, all_peers(uuid, masters, &ids)?, &answers) {
+        let peers = all_peers(uuid, masters, &ids)?;
+        let reason = match decide(uuid, ids.contains(&Some(uuid)), peers, &answers) {
             Ok(config) => return Ok(config),
             Err(reason) => reason,
         };
@@ -123,13 +124,16 @@ fn all_peers(uuid: Uuid, masters: &[String], ids: &[Option<Uuid>]) -> Result<Opt
     Ok(Some(peers))
 }
 
-/// Returns what follows from the answers of the other masters, or the reason to ask again. `peers` are all masters once
-/// they are known.
+/// Returns what follows from the answers of the other masters, or the reason to ask again. `is_listed`: one of the
+/// flag's addresses is this master's. `peers` are all masters once they are known.
 ///
 /// A first configuration with this master in it is no sign of an older cluster: the others may just have initialized it
-/// and need this master to elect a leader.
+/// and need this master to elect a leader. A configuration without it is one: a new cluster has all masters of the
+/// flag. So a master with a new disk joins as long as one other master answers. Only the first configuration of a new
+/// cluster needs the answers of all.
 fn decide(
     uuid: Uuid,
+    is_listed: bool,
     peers: Option<Vec<Peer>>,
     answers: &[TabletAnswer],
 ) -> std::result::Result<InitialConfig, String> {
@@ -139,7 +143,7 @@ fn decide(
             TabletAnswer::Stored(config) if config.peer(uuid).is_some() && config.opid_index.is_none() => {
                 initialized = initialized.or(Some(config));
             }
-            TabletAnswer::Stored(config) if config.peer(uuid).is_some() || peers.is_some() => {
+            TabletAnswer::Stored(config) if config.peer(uuid).is_some() || is_listed => {
                 return Ok(InitialConfig::Before);
             }
             TabletAnswer::Stored(_) | TabletAnswer::Absent => {}
@@ -342,7 +346,12 @@ mod tests {
 
     /// Returns the initial configuration that master 1 of three finds within 5 seconds.
     async fn initial_config_of_first(env: &Env) -> Option<InitialConfig> {
-        let masters: Vec<String> = (1..=3).map(|n| format!("127.0.0.1:{}", master(n).port)).collect();
+        initial_config_among(env, 3).await
+    }
+
+    /// Returns the initial configuration that master 1 of `count` finds within 5 seconds.
+    async fn initial_config_among(env: &Env, count: u8) -> Option<InitialConfig> {
+        let masters: Vec<String> = (1..=count).map(|n| format!("127.0.0.1:{}", master(n).port)).collect();
         let caller = RpcCaller::from("kudu");
         let founding = initial_config(env, &caller, master(1).id, &masters);
         let initial = env.timeout(Duration::from_secs(5), founding).await;
@@ -358,7 +367,11 @@ mod tests {
         let knows = |config| other.set(SystemTablet::Open(config));
         assert_eq!(initial_config_of_first(&env).await, None, "the third is unknown");
         knows(RaftConfig::initial(vec![master(2), master(4)]));
-        assert_eq!(initial_config_of_first(&env).await, None, "they do not count on it");
+        assert_eq!(
+            initial_config_of_first(&env).await,
+            Some(InitialConfig::Before),
+            "they have a cluster without it"
+        );
         knows(all.clone());
         assert_eq!(
             initial_config_of_first(&env).await,
@@ -371,6 +384,23 @@ mod tests {
             Some(InitialConfig::Before),
             "they changed since, so that it needs a copy"
         );
+    }
+
+    /// Master 1 of five has a new disk and was removed from the others, of which three are a quorum and one is down.
+    #[tokio::test(start_paused = true)]
+    async fn a_removed_master_with_a_new_disk_joins_while_another_one_is_down() {
+        let env = mem_net::env();
+        let _me = serve(&env, 1).await;
+        let mut others = Vec::new();
+        for n in 2..=4 {
+            others.push(serve(&env, n).await);
+        }
+        assert_eq!(initial_config_among(&env, 5).await, None, "the fifth may have a system tablet");
+        let stored = RaftConfig { opid_index: Some(9), ..RaftConfig::initial((2..=5).map(master).collect()) };
+        for (other, _) in &others {
+            other.set(SystemTablet::Open(stored.clone()));
+        }
+        assert_eq!(initial_config_among(&env, 5).await, Some(InitialConfig::Before));
     }
 
     #[tokio::test(start_paused = true)]
@@ -395,10 +425,18 @@ mod tests {
         assert_eq!(initial_config_of_first(&env).await, Some(InitialConfig::New(all)), "none has one");
     }
 
+    /// Masters of the flag that master 1 of three has found.
+    #[derive(Clone, Copy, PartialEq, Eq)]
+    enum Discovered {
+        All,
+        OwnAddress,
+        NotItself,
+    }
+
     /// Returns the decision of master 1 of three about the others' answers, in words.
-    fn decided(all_known: bool, answers: &[TabletAnswer]) -> &'static str {
-        let peers = all_known.then(|| vec![master(1), master(2), master(3)]);
-        match decide(master(1).id, peers, answers) {
+    fn decided(discovered: Discovered, answers: &[TabletAnswer]) -> &'static str {
+        let peers = (discovered == Discovered::All).then(|| vec![master(1), master(2), master(3)]);
+        match decide(master(1).id, discovered != Discovered::NotItself, peers, answers) {
             Ok(InitialConfig::New(config)) if config.peers.len() == 3 => "new",
             Ok(InitialConfig::New(_)) => "new, of another's masters",
             Ok(InitialConfig::Before) => "before",
@@ -408,22 +446,24 @@ mod tests {
 
     #[test]
     fn only_the_word_of_all_others_starts_a_new_cluster() {
+        use Discovered::{All, NotItself, OwnAddress};
         use TabletAnswer::{Absent, Stored};
         let unknown = || TabletAnswer::Unknown("it is being opened".to_string());
         let of = |ids: [u8; 2]| RaftConfig::initial(ids.map(master).to_vec());
         let changed = || Stored(RaftConfig { opid_index: Some(7), ..of([1, 2]) });
-        assert_eq!(decided(true, &[Absent, Absent]), "new");
-        assert_eq!(decided(true, &[Absent, unknown()]), "wait");
-        assert_eq!(decided(true, &[unknown(), unknown()]), "wait");
-        assert_eq!(decided(false, &[Absent, unknown()]), "wait");
+        assert_eq!(decided(All, &[Absent, Absent]), "new");
+        assert_eq!(decided(All, &[Absent, unknown()]), "wait");
+        assert_eq!(decided(All, &[unknown(), unknown()]), "wait");
+        assert_eq!(decided(OwnAddress, &[Absent, unknown()]), "wait");
         // A cluster without this master, or changed since its initialization.
-        assert_eq!(decided(true, &[unknown(), Stored(of([2, 3]))]), "before");
-        assert_eq!(decided(false, &[unknown(), Stored(of([2, 3]))]), "wait", "it may be another cluster");
-        assert_eq!(decided(false, &[unknown(), changed()]), "before");
-        assert_eq!(decided(true, &[Stored(of([1, 2])), changed()]), "before");
+        assert_eq!(decided(All, &[unknown(), Stored(of([2, 3]))]), "before");
+        assert_eq!(decided(OwnAddress, &[unknown(), Stored(of([2, 3]))]), "before");
+        assert_eq!(decided(NotItself, &[unknown(), Stored(of([2, 3]))]), "wait", "the flag may be another's");
+        assert_eq!(decided(OwnAddress, &[unknown(), changed()]), "before");
+        assert_eq!(decided(All, &[Stored(of([1, 2])), changed()]), "before");
         // The others have initialized it and need this master.
-        assert_eq!(decided(true, &[Stored(of([1, 2])), unknown()]), "new, of another's masters");
-        assert_eq!(decided(false, &[unknown(), Stored(of([1, 2]))]), "new, of another's masters");
+        assert_eq!(decided(All, &[Stored(of([1, 2])), unknown()]), "new, of another's masters");
+        assert_eq!(decided(OwnAddress, &[unknown(), Stored(of([1, 2]))]), "new, of another's masters");
     }
 
     #[test]

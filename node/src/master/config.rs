@@ -11,7 +11,9 @@ use engine::raft::RaftOptions;
 use super::authz::AuthzConfig;
 use super::history_holds::HoldLimits;
 use crate::dirs::DirectoryPaths;
+use crate::hosting::copy::CopyConfig;
 use crate::scrub::ScrubConfig;
+use crate::server::AdvertisedNames;
 use crate::server::clock_watch::ClockRule;
 use crate::server::flags::Flags;
 use crate::server::security::SecuritySettings;
@@ -24,6 +26,10 @@ pub struct MasterConfig {
     pub rpc_addr: SocketAddr,
     /// `host:port` names that clients should use instead of [`MasterConfig::rpc_addr`]; may be empty.
     pub rpc_advertised_addrs: Vec<String>,
+    /// Host that clients should use if an address is the wildcard; `None` for the loopback address.
+    pub wildcard_host: Option<String>,
+    /// `host:port` names of the web port instead of [`MasterConfig::web_addr`]; may be empty.
+    pub web_advertised_addrs: Vec<String>,
     /// `host:port` of every master, this one included; empty for a single master (`master_addresses`).
     pub masters: Vec<String>,
     /// True if a new master asks an existing cluster to add it (`master_auto_join_cluster`).
@@ -73,6 +79,8 @@ pub struct MasterConfig {
     pub catalog: CatalogConfig,
     /// Limits of the system tablet.
     pub tablet: TabletConfig,
+    /// Limits of copies of the system tablet, from this master and to it.
+    pub copy: CopyConfig,
     /// Interval of maintenance of the system tablet: flushes and log GC (`maintenance_manager_polling_interval_ms`).
     pub maintenance_interval: Duration,
     /// Capacity of the system tablet's page cache, in bytes of decoded pages.
@@ -100,6 +108,8 @@ impl MasterConfig {
         MasterConfig {
             rpc_addr,
             rpc_advertised_addrs: Vec::new(),
+            wildcard_host: None,
+            web_advertised_addrs: Vec::new(),
             masters: Vec::new(),
             auto_join: true,
             web_addr: None,
@@ -131,6 +141,7 @@ impl MasterConfig {
                 wal_retain_bytes: 64 << 20,
                 ..TabletConfig::default()
             },
+            copy: CopyConfig::default(),
             maintenance_interval: Duration::from_millis(250),
             page_cache_bytes: 64 << 20,
             rpc: RpcConfig { queue_length: 100, concurrency: 10, ..RpcConfig::default() },
@@ -149,6 +160,15 @@ const FEATURES: [u32; 11] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11];
 impl MasterConfig {
     pub(super) fn directories(&self) -> DirectoryPaths<'_> {
         DirectoryPaths { wal: &self.wal_dir, data: &self.data_dirs, lost: &self.lost_data_dirs }
+    }
+
+    /// Returns the names to register.
+    pub(super) fn advertised(&self) -> AdvertisedNames<'_> {
+        AdvertisedNames {
+            rpc: &self.rpc_advertised_addrs,
+            web: &self.web_advertised_addrs,
+            wildcard_host: self.wildcard_host.as_deref(),
+        }
     }
 
     /// Returns the offered features: all except those switched off.

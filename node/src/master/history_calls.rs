@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use engine::catalog::Catalog;
+use engine::error::Error;
 use engine::time::{ClockReading, Timestamp};
 
 use super::authz::TableQuestion;
@@ -13,6 +14,11 @@ use nyala_common::rpc::Call;
 use nyala_proto::kudu::master::master_error_pb::Code;
 use nyala_proto::kudu::master::{HoldHistoryRequestPb, HoldHistoryResponsePb, NyalaHistoryHoldsPb};
 
+/// Maximum length of a holder's name in bytes. Each hold stores it, and the name of its user.
+const HOLDER_BYTES_MAX: usize = 128;
+/// Maximum length in bytes of the name of a user who holds history.
+const USER_BYTES_MAX: usize = 256;
+
 impl MasterService {
     /// Holds the history of a table, or releases it, for a caller who may read the table.
     pub(super) async fn hold_history(
@@ -20,6 +26,8 @@ impl MasterService {
         call: &Call,
         request: HoldHistoryRequestPb,
     ) -> Result<HoldHistoryResponsePb, MasterErrorReply> {
+        check_length("the holder", &request.holder, HOLDER_BYTES_MAX)?;
+        check_length("the user", &call.user, USER_BYTES_MAX)?;
         let table = self.table(call, &request.table, TableQuestion::Statistics).await?;
         let table = self.read(move |catalog, _| catalog.table(&table).map(|found| found.id)).await?;
         // Another user's hold has another name.
@@ -39,6 +47,16 @@ impl MasterService {
         let leads = self.opened.get().is_some_and(|replica| replica.status().is_quorum_active);
         self.history_holds.list(self.env.now(), leads)
     }
+}
+
+fn check_length(whose: &str, name: &str, bytes_max: usize) -> Result<(), MasterErrorReply> {
+    let bytes = name.len();
+    if bytes <= bytes_max {
+        return Ok(());
+    }
+    let message =
+        format!("a hold on history: the name of {whose} is too long ({bytes} bytes, limit {bytes_max})");
+    Err(master_error(Code::UnknownError, &Error::invalid(message)))
 }
 
 /// Returns the page of all holds.
@@ -78,4 +96,20 @@ pub(super) fn page(
         .verdict(Severity::Neutral, verdict)
         .with(PageBlock::facts("limits", "Limits", facts))
         .with(PageBlock::table("holds", "Holds", rows))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_long_name_of_a_holder_is_refused() {
+        assert_eq!(check_length("the holder", "backup 0123456789abcdef", HOLDER_BYTES_MAX), Ok(()));
+        assert_eq!(check_length("the holder", &"x".repeat(128), HOLDER_BYTES_MAX), Ok(()));
+        let refused = check_length("the holder", &"x".repeat(129), HOLDER_BYTES_MAX).expect_err("too long");
+        assert_eq!(
+            refused.status.message(),
+            "a hold on history: the name of the holder is too long (129 bytes, limit 128)"
+        );
+    }
 }

@@ -19,7 +19,7 @@ use engine::replica::{consensus_meta_store, tombstone};
 use engine::tablet::superblock::{DataState, Superblock};
 use tokio::sync::oneshot;
 
-use super::system_tablet::TABLET_ID;
+use super::system_tablet::{self, TABLET_ID};
 use crate::dirs::ServerDirs;
 use crate::hosting::copy::{self, CopyConfig, CopyOrder, CopyTarget};
 use crate::hosting::tablet_entry::{EntryState, TabletEntry};
@@ -140,7 +140,7 @@ fn not_running(message: &str) -> TabletError {
 /// Returns the superblock of the system tablet after completing an interrupted change; `None` if there is none. Does
 /// disk work.
 pub(super) fn recover(dirs: &ServerDirs) -> Result<Option<Superblock>> {
-    match tombstone::recover(&*dirs.wal.disk, &*dirs.data[0].disk, TABLET_ID) {
+    match tombstone::recover(&*dirs.wal.disk, &*system_tablet::data_dir(dirs)?.disk, TABLET_ID) {
         Err(error) if error.kind == ErrorKind::NotFound => Ok(None),
         recovered => recovered,
     }
@@ -163,7 +163,7 @@ async fn copy_system(
         wal: dirs.wal.disk.clone(),
         config,
         received: &received,
-        bytes_max: u64::MAX,
+        space: None,
     };
     let copied = copy::copy(&target, order, &slot).await;
     *rejected = slot.rejected();
@@ -175,7 +175,7 @@ async fn copy_system(
 
 /// Returns the slot of the system tablet; `rejected` is what the last one remembers. Does disk work.
 fn system_tablet_slot(dirs: &ServerDirs, rejected: Option<RejectedSource>) -> Result<CopySlot> {
-    let dir = dirs.data[0].clone();
+    let dir = system_tablet::data_dir(dirs)?.clone();
     let known = recover(dirs)?;
     let local = match &known {
         None => LocalReplica::nothing(dirs.uuid, TABLET_ID),

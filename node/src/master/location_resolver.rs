@@ -2,12 +2,16 @@
 //!
 //! A tablet server's location is configured for its id. Otherwise a configured program returns it for the server's
 //! host: it gets the host as its last argument and prints the location. Results are cached.
+//!
+//! A program that hangs takes a call's slot until it is killed, so that only some run at once: without that limit it
+//! could keep the leading master from answering at all.
 
 use engine::sync::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
 
 use engine::error::{Error, Result};
 use engine::ids::{PeerId, Uuid};
+use tokio::sync::Semaphore;
 
 use nyala_common::env::Env;
 
@@ -18,7 +22,12 @@ pub(super) struct LocationResolver {
     of_clients: bool,
     by_id: BTreeMap<PeerId, String>,
     by_host: Mutex<BTreeMap<String, String>>,
+    servers: Semaphore,
+    clients: Semaphore,
 }
+
+/// Most programs that run at once for servers, and for clients.
+const PROGRAMS_MAX: usize = 4;
 
 impl LocationResolver {
     /// Creates a resolver. `command` is a program with arguments and `by_id` lists `ID=LOCATION`, both in the flags'
@@ -43,6 +52,8 @@ impl LocationResolver {
             of_clients,
             by_id: by_id.iter().map(entry).collect::<Result<_>>()?,
             by_host: Mutex::default(),
+            servers: Semaphore::new(PROGRAMS_MAX),
+            clients: Semaphore::new(PROGRAMS_MAX),
         })
     }
 
@@ -50,7 +61,7 @@ impl LocationResolver {
     pub(super) async fn server(&self, id: PeerId, host: &str) -> Result<Option<String>> {
         match self.by_id.get(&id) {
             Some(location) => Ok(Some(location.clone())),
-            None => self.host(host).await,
+            None => self.host(host, &self.servers).await,
         }
     }
 
@@ -59,17 +70,19 @@ impl LocationResolver {
         if !self.of_clients {
             return None;
         }
-        self.host(host)
+        self.host(host, &self.clients)
             .await
             .inspect_err(|error| tracing::warn!(%error, host, "a client has no location"))
             .ok()?
     }
 
-    async fn host(&self, host: &str) -> Result<Option<String>> {
+    async fn host(&self, host: &str, programs: &Semaphore) -> Result<Option<String>> {
         let Some((program, rest)) = self.command.split_first() else { return Ok(None) };
         if let Some(location) = self.known().get(host) {
             return Ok(Some(location.clone()));
         }
+        let busy = |_| Error::not_ready(format!("location_mapping_cmd: {PROGRAMS_MAX} programs run; retry"));
+        let _running = programs.try_acquire().map_err(busy)?;
         let arguments: Vec<String> = rest.iter().cloned().chain([host.to_string()]).collect();
         let disks = self.env.disks.clone();
         let printed = self.env.run(|| disks.program_output(program, &arguments)).await;
@@ -123,6 +136,10 @@ mod tests {
     async fn a_program_returns_the_locations_of_hosts() {
         let printing = locator("printf /rack-%s", &[]).unwrap();
         assert_eq!(printing.client("h1").await.as_deref(), Some("/rack-h1"));
+        let hanging = printing.clients.try_acquire_many(PROGRAMS_MAX as u32).expect("no program runs");
+        assert_eq!(printing.client("h2").await, None);
+        assert_eq!(printing.server(Uuid([1; 16]), "h2").await, Ok(Some("/rack-h2".to_string())));
+        drop(hanging);
         assert_eq!(locator("", &[]).unwrap().client("h1").await, None);
         let missing = locator("/no/such/program", &[]).unwrap();
         assert!(missing.server(Uuid([1; 16]), "h").await.is_err());

@@ -32,6 +32,16 @@ fn invalid(error: Error) -> MasterErrorReply {
     master_error(Code::UnknownError, &error)
 }
 
+/// Returns the error of a master that is a member already, by which Kudu's tool knows that its first attempt succeeded.
+fn present(message: String) -> MasterErrorReply {
+    master_error(Code::MasterAlreadyPresent, &Error::already_present(message))
+}
+
+fn host_and_port(address: HostPortPb) -> Result<(String, u16)> {
+    let no_port = |_| invalid(Error::invalid(format!("{} is no port of {:?}", address.port, address.host)));
+    Ok((address.host.clone(), u16::try_from(address.port).map_err(no_port)?))
+}
+
 impl MasterService {
     fn open(&self) -> Result<&ReplicaHandle> {
         self.opened.get().ok_or_else(|| unavailable(&absent(CatalogUnavailable::NotOpen)))
@@ -167,14 +177,14 @@ impl MasterService {
         let replica = self.open()?;
         let missing = || invalid(Error::invalid("the request does not say which master to add"));
         let address = request.rpc_addr.ok_or_else(missing)?;
-        let (host, port) = (address.host.clone(), address.port as u16);
+        let (host, port) = host_and_port(address)?;
         let config = replica.status().committed_config.clone();
         if let Some(peer) = config.peers.iter().find(|peer| (&peer.host, peer.port) == (&host, port)) {
             let message = format!(
                 "Master already present: {host}:{port} is {}; if that one is gone for good, remove it first",
                 peer.id
             );
-            return Err(invalid(Error::already_present(message)));
+            return Err(present(message));
         }
         let result = self
             .env
@@ -184,7 +194,7 @@ impl MasterService {
         let uuid = result.ok_or_else(unreachable).and_then(|result| result).map_err(invalid)?;
         if config.peer(uuid).is_some() {
             let message = format!("Master already present: {uuid} is at {host}:{port}, too");
-            return Err(invalid(Error::already_present(message)));
+            return Err(present(message));
         }
         let peer = Peer { member: MemberKind::NonVoter, promote: true, ..Peer::voter(uuid, host, port) };
         self.change(replica, ConfigChangePart::Add(peer), &config).await?;
@@ -198,7 +208,7 @@ impl MasterService {
         self.loaded()?;
         let replica = self.open()?;
         let config = replica.status().committed_config.clone();
-        let address = request.rpc_addr.map(|address| (address.host, address.port as u16));
+        let address = request.rpc_addr.map(host_and_port).transpose()?;
         let uuid = request.master_uuid.as_deref().filter(|uuid| !uuid.is_empty());
         let uuid = uuid.map(|uuid| Uuid::parse(uuid.as_bytes())).transpose().map_err(invalid)?;
         let named = |peer: &&Peer| {

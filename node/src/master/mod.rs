@@ -25,6 +25,7 @@ mod format_level;
 mod history_calls;
 mod history_holds;
 mod join;
+mod known_masters;
 pub mod known_tservers;
 mod leadership;
 mod location_resolver;
@@ -32,6 +33,7 @@ mod membership_calls;
 mod pages;
 pub mod proto;
 mod query_calls;
+mod request_limits;
 mod scrub_host;
 mod secrets;
 mod service;
@@ -64,6 +66,7 @@ pub use self::config::MasterConfig;
 use self::consensus_host::MasterConsensusHost;
 pub use self::history_holds::{HistoryHolds, HoldLimits};
 use self::join::JoinState;
+use self::known_masters::KnownMasters;
 use self::known_tservers::KnownTservers;
 use self::leadership::{LeadershipHandle, LeadershipTask};
 use self::location_resolver::LocationResolver;
@@ -71,13 +74,14 @@ use self::scrub_host::MasterScrubHost;
 use self::secrets::MasterSecrets;
 use self::service::{MasterService, MasterServiceConfig};
 use self::tserver_calls::MASTER_USER;
-use crate::dirs::{self, ServerDirs, ServerKind};
+use crate::dirs::{self, Directory, ServerDirs, ServerKind};
 use crate::hosting::consensus_service::ConsensusService;
-use crate::hosting::copy::{CopyConfig, CopyService};
+use crate::hosting::copy::CopyService;
 use crate::hosting::maintenance;
 use crate::hosting::raft_transport::{RaftTransport, RaftTransportConfig};
 use crate::hosting::replica::{ReplicaConfig, ReplicaHandle};
 use crate::server::bounded_clock;
+use crate::server::flags::follower_failed_after;
 use crate::server::generic_service::GenericService;
 use crate::server::health::{CheckResult, HealthCheck};
 use crate::server::pages::rpc_page;
@@ -145,7 +149,7 @@ pub async fn run(env: Env, mut config: MasterConfig) -> Result<RunningMaster> {
     common.open_logs(&mut env).await?;
     config.tablet.memory = MemoryHandle::of(&common.memory.child("tablets"));
     let listener = common::listen(&env, config.rpc_addr, "rpc_bind_addresses").await?;
-    common.status.set_rpc(listener.local_addr(), &config.rpc_advertised_addrs)?;
+    common.status.set_rpc(listener.local_addr(), config.advertised())?;
     if let Some(web) = &web {
         web.attach(common.clone());
     }
@@ -251,7 +255,7 @@ impl SystemTabletStartup {
             replica: self.opened.clone(),
             joining: self.joining.clone(),
         });
-        let copies = CopyService::new(host.clone(), CopyConfig::default());
+        let copies = CopyService::new(host.clone(), self.config.copy);
         let admission: Arc<TserverAdmission> = Arc::default();
         let checked = admission.clone();
         self.common.checks.register(move |checks| checks.push(checked.check()));
@@ -266,6 +270,7 @@ impl SystemTabletStartup {
             status: self.common.status.clone(),
             leadership: self.leadership.clone(),
             known_tservers: self.known_tservers.clone(),
+            known_masters: KnownMasters::default(),
             admission,
             opened: self.opened.clone(),
             locator,
@@ -311,9 +316,9 @@ impl SystemTabletStartup {
         let startup = &self.common.startup;
         startup.begin(StartupStep::StartTablets, self.env.now().mono);
         match self.open_replica().await {
-            Ok(replica) => {
+            Ok((replica, data_dir)) => {
                 startup.end(StartupStep::StartTablets, self.env.now().mono);
-                self.start(self.opened.get_or_init(|| replica).clone());
+                self.start(self.opened.get_or_init(|| replica).clone(), data_dir);
             }
             Err(error) => {
                 tracing::error!(%error, "the system tablet cannot be opened");
@@ -345,7 +350,8 @@ impl SystemTabletStartup {
         )
     }
 
-    async fn open_replica(&self) -> Result<ReplicaHandle> {
+    /// Opens the system tablet, and returns it with its data directory.
+    async fn open_replica(&self) -> Result<(ReplicaHandle, Arc<Directory>)> {
         let (host, port) = self.common.status.rpc_address();
         let setup = ReplicaSetup {
             me: Peer::voter(self.dirs.uuid, host, port),
@@ -377,6 +383,7 @@ impl SystemTabletStartup {
                 self.env.run(open).await?
             }
         };
+        let data_dir = self.env.run(|| system_tablet::data_dir(dirs).cloned()).await?;
         let status = self.common.status.clone();
         let raft = &self.config.raft;
         let times = RaftTransportConfig::of(raft, self.config.consensus_timeout);
@@ -385,6 +392,7 @@ impl SystemTabletStartup {
             pending_bytes_max: PENDING_BYTES_MAX,
             frame_bytes_max: self.config.rpc.max_message_bytes,
             peers: RaftTransport::new(&self.env, times, self.identity.caller(PEER_USER)),
+            follower_failed_after: follower_failed_after(raft, &self.config.flags),
             // The leadership task sees the failure itself.
             on_failure: Arc::new(|| {}),
             on_change: Arc::new(|| {}),
@@ -392,13 +400,13 @@ impl SystemTabletStartup {
         };
         let replica = ReplicaHandle::start(&self.env, &self.clock, replica, wal, config);
         status.set_health(ServerHealth::Healthy);
-        Ok(replica)
+        Ok((replica, data_dir))
     }
 
     /// Waits until the system tablet has been copied to this master.
     async fn join(&self, me: &Peer) -> Result<()> {
         let copies_as = self.identity.caller(PEER_USER);
-        let joined = self.joining.join(&self.env, &copies_as, &self.dirs, CopyConfig::default());
+        let joined = self.joining.join(&self.env, &copies_as, &self.dirs, self.config.copy);
         if !self.config.auto_join {
             return joined.await;
         }
@@ -409,7 +417,7 @@ impl SystemTabletStartup {
         }
     }
 
-    fn start(&self, replica: ReplicaHandle) {
+    fn start(&self, replica: ReplicaHandle, data_dir: Arc<Directory>) {
         let (limits, interval) = (self.config.tablet.clone(), self.config.maintenance_interval);
         let maintained = maintenance::run_alone(self.env.clone(), replica.clone(), limits, interval);
         let counts = Arc::new(CatalogGauges::default());
@@ -429,7 +437,7 @@ impl SystemTabletStartup {
         };
         let (dirs, status) = (self.dirs.clone(), self.common.status.clone());
         let follow = format_level::follow(self.env.clone(), replica.clone(), dirs, status);
-        let scrubber = self.scrubber();
+        let scrubber = self.scrubber(data_dir);
         let mut tasks = self.tasks.lock();
         tasks.extend(scrubber);
         if self.identity.settings().is_some() {
@@ -445,14 +453,14 @@ impl SystemTabletStartup {
 
 impl SystemTabletStartup {
     /// Starts the scrubber and registers its page, unless it is off.
-    fn scrubber(&self) -> Option<Box<dyn TaskHandle>> {
+    fn scrubber(&self, data_dir: Arc<Directory>) -> Option<Box<dyn TaskHandle>> {
         let created = crate::scrub::Scrubber::new(&self.env, self.config.scrub, &self.config.flags);
         let scrubber = created.unwrap_or_else(|error| {
             tracing::error!(%error, "there is no scrubber");
             None
         });
         crate::scrub::views::register(&self.common, scrubber.as_ref());
-        let host = MasterScrubHost { dirs: self.dirs.clone(), replica: self.opened.clone() };
+        let host = MasterScrubHost { dirs: self.dirs.clone(), data_dir, replica: self.opened.clone() };
         Some(self.env.spawn("scrubber", scrubber?.run(Arc::new(host))))
     }
 }

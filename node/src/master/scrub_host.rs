@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use engine::error::Error;
 use engine::ids::TabletId;
 
-use crate::dirs::ServerDirs;
+use crate::dirs::{Directory, ServerDirs};
 use crate::hosting::replica::ReplicaHandle;
 use crate::scrub::{FindingOutcome, ScrubHost, ScrubTarget};
 use nyala_common::env::BoxFuture;
@@ -13,6 +13,8 @@ use nyala_common::env::BoxFuture;
 /// A master's directories and its system tablet, once that is open.
 pub(super) struct MasterScrubHost {
     pub dirs: Arc<ServerDirs>,
+    /// The data directory of the system tablet.
+    pub data_dir: Arc<Directory>,
     pub replica: Arc<OnceLock<ReplicaHandle>>,
 }
 
@@ -27,7 +29,7 @@ impl ScrubHost for MasterScrubHost {
 
     fn find(&self, tablet: TabletId) -> Option<ScrubTarget> {
         let replica = self.replica.get().filter(|replica| !replica.is_stopped())?.clone();
-        Some(ScrubTarget { tablet, data_dir: self.dirs.data[0].clone(), replica: Some(replica) })
+        Some(ScrubTarget { tablet, data_dir: self.data_dir.clone(), replica: Some(replica) })
     }
 
     fn is_busy(&self) -> bool {

@@ -20,7 +20,7 @@ use engine::tablet::superblock::Superblock;
 use engine::wal::Wal;
 
 use super::config::RECORD_BYTES_MAX;
-use crate::dirs::ServerDirs;
+use crate::dirs::{Directory, ServerDirs};
 use crate::hosting::replica::ReplicaHandle;
 
 const TYPE: ClientColumn = ClientColumn { id: ColumnId(0), ty: DataType::Int8, nullable: false };
@@ -40,6 +40,32 @@ pub fn schema() -> Schema {
 /// Id of the system tablet: 32 zeros.
 pub const TABLET_ID: Uuid = Uuid::ZERO;
 
+/// Returns the data directory that has the system tablet's superblock, or the first one if none has it. Only the
+/// superblock tells: directories may be named in another order than when the system tablet was created. `Invalid` if
+/// several have one. Does disk work.
+pub fn data_dir(dirs: &ServerDirs) -> Result<&Arc<Directory>> {
+    let mut home = None;
+    for dir in &dirs.data {
+        let listed = Superblock::list(&*dir.disk);
+        let listed = listed.map_err(|error| error.context(format!("the directory {}", dir.path)))?;
+        match home {
+            _ if !listed.contains(&TABLET_ID) => {}
+            None => home = Some(dir),
+            Some(first) => return Err(two_catalogs(first, dir)),
+        }
+    }
+    Ok(home.unwrap_or(&dirs.data[0]))
+}
+
+/// Returns the error of a master with a superblock of the system tablet in two data directories.
+fn two_catalogs(first: &Directory, second: &Directory) -> Error {
+    Error::invalid(format!(
+        "the data directories {} and {} both have a catalog, and one of them is old; move tablet-meta/{TABLET_ID}, \
+         consensus-meta/{TABLET_ID} and data/{TABLET_ID} of that one to another place",
+        first.path, second.path
+    ))
+}
+
 /// Opens the system tablet. Does disk work.
 pub fn open(
     dirs: &ServerDirs,
@@ -47,7 +73,7 @@ pub fn open(
     config: &TabletConfig,
     cache: Arc<PageCache>,
 ) -> Result<(Replica, Wal)> {
-    let (wal_disk, data_disk) = (dirs.wal.disk.clone(), dirs.data[0].disk.clone());
+    let (wal_disk, data_disk) = (dirs.wal.disk.clone(), data_dir(dirs)?.disk.clone());
     let (replica, wal, report) = Replica::open(wal_disk, data_disk, TABLET_ID, setup, config.clone(), cache)?;
     for note in &report.notes {
         tracing::info!(tablet = TABLE_NAME, %note);
@@ -63,7 +89,7 @@ pub fn create(
     config: &TabletConfig,
     cache: Arc<PageCache>,
 ) -> Result<(Replica, Wal)> {
-    let (wal_disk, data_disk) = (dirs.wal.disk.clone(), dirs.data[0].disk.clone());
+    let (wal_disk, data_disk) = (dirs.wal.disk.clone(), data_dir(dirs)?.disk.clone());
     let (partition_schema, partition) = (PartitionSchema::default(), Partition::default());
     let meta = Superblock::new(TABLET_ID, TABLET_ID, TABLE_NAME, schema(), 0, partition_schema, partition);
     Replica::create(wal_disk, data_disk, meta, members, setup, config.clone(), cache)

@@ -80,7 +80,7 @@ pub trait ScrubHost: Send + Sync {
     fn find(&self, tablet: TabletId) -> Option<ScrubTarget>;
     /// Returns true while other work needs disks or memory.
     fn is_busy(&self) -> bool;
-    /// Handles damage of a tablet's file.
+    /// Handles damage of a tablet's file: bytes that are missing, wrong or unreadable.
     fn damaged<'a>(&'a self, target: &'a ScrubTarget, error: &'a Error) -> BoxFuture<'a, FindingOutcome>;
 }
 
@@ -280,14 +280,20 @@ impl Scrubber {
             FileHome::Wal => &host.dirs().wal.path,
         };
         let file = format!("{dir}/{}", check.path());
-        self.env.observer.mark("scrub: damage found");
-        let outcome = host.damaged(target, error).await;
+        let outcome = match is_damage(error) {
+            true => {
+                self.env.observer.mark("scrub: damage found");
+                host.damaged(target, error).await
+            }
+            false => FindingOutcome::Reported,
+        };
         self.report(Some(target.tablet), file, error, outcome);
     }
 
     fn report(&self, tablet: Option<TabletId>, file: String, error: &Error, outcome: FindingOutcome) {
         let tablet_name = tablet.map(|tablet| tablet.to_string());
-        tracing::error!(file, tablet = tablet_name, %error, outcome = outcome.name(), "a stored file is damaged");
+        let what = if is_damage(error) { "is damaged" } else { "could not be checked" };
+        tracing::error!(file, tablet = tablet_name, %error, outcome = outcome.name(), "a stored file {what}");
         self.counts.damaged.fetch_add(1, Ordering::Relaxed);
         let at = self.wall_micros();
         let finding = Finding { tablet: tablet_name, file, error: error.message.clone(), outcome, at };
@@ -302,6 +308,20 @@ impl Scrubber {
         if let Err(error) = stored {
             tracing::warn!(%error, "the scrubber's progress cannot be stored");
         }
+    }
+}
+
+/// Numbers of the errors by which a device or file system reports a damaged file: ENOENT, EIO.
+const DAMAGE_ERRNOS: [i32; 2] = [2, 5];
+
+/// Returns true if a check failed by the fault of its file. Other errors are of the build, or of the server at that
+/// time (no file descriptors, no memory): the next read may succeed, and all replicas meet them one after another.
+fn is_damage(error: &Error) -> bool {
+    match error.kind {
+        ErrorKind::Corrupt | ErrorKind::NotFound => true,
+        // A file that ends early has no error number.
+        ErrorKind::Io => error.errno.is_none_or(|errno| DAMAGE_ERRNOS.contains(&errno)),
+        _ => false,
     }
 }
 

@@ -12,8 +12,9 @@ use crate::hosting::copy::CopyConfig;
 use crate::hosting::space::SpaceReserves;
 use crate::hosting::tablet_manager::TabletManagerConfig;
 use crate::scrub::ScrubConfig;
+use crate::server::AdvertisedNames;
 use crate::server::clock_watch::ClockRule;
-use crate::server::flags::Flags;
+use crate::server::flags::{Flags, follower_failed_after};
 use crate::server::security::SecuritySettings;
 use nyala_common::rpc::RpcConfig;
 use nyala_common::security::RpcCaller;
@@ -26,6 +27,10 @@ pub struct TserverConfig {
     pub rpc_addr: SocketAddr,
     /// `host:port` names that clients should use instead of [`TserverConfig::rpc_addr`]; may be empty.
     pub rpc_advertised_addrs: Vec<String>,
+    /// Host that clients should use if an address is the wildcard; `None` for the loopback address.
+    pub wildcard_host: Option<String>,
+    /// `host:port` names of the web port instead of [`TserverConfig::web_addr`]; may be empty.
+    pub web_advertised_addrs: Vec<String>,
     /// Address to serve metrics and health at, if any.
     pub web_addr: Option<SocketAddr>,
     /// `host:port` of every master.
@@ -101,6 +106,8 @@ impl TserverConfig {
         TserverConfig {
             rpc_addr,
             rpc_advertised_addrs: Vec::new(),
+            wildcard_host: None,
+            web_advertised_addrs: Vec::new(),
             web_addr: None,
             masters: Vec::new(),
             wal_dir: wal_dir.into(),
@@ -137,10 +144,20 @@ impl TserverConfig {
         }
     }
 
+    /// Returns the names to register.
+    pub(super) fn advertised(&self) -> AdvertisedNames<'_> {
+        AdvertisedNames {
+            rpc: &self.rpc_advertised_addrs,
+            web: &self.web_advertised_addrs,
+            wildcard_host: self.wildcard_host.as_deref(),
+        }
+    }
+
     /// Returns the configuration of the server's replicas, which call others as `caller`.
     pub(super) fn tablets(&self, caller: RpcCaller) -> TabletManagerConfig {
         TabletManagerConfig {
             caller,
+            follower_failed_after: follower_failed_after(&self.raft, &self.flags),
             raft: self.raft.clone(),
             tablet: self.tablet.clone(),
             consensus_timeout: Duration::from_millis(self.consensus_timeout_ms),

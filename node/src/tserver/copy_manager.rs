@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use engine::ids::TabletId;
 
 use super::copy_retries::CopyRetries;
+use crate::hosting::copy::ReservedSpace;
 use nyala_common::env::TaskHandle;
 
 /// Running tablet copies onto one server.
@@ -14,6 +15,8 @@ use nyala_common::env::TaskHandle;
 pub struct CopyManager {
     running: Mutex<BTreeMap<TabletId, Box<dyn TaskHandle>>>,
     retries: Mutex<CopyRetries>,
+    /// Space that the running copies have reserved.
+    pub(super) space: ReservedSpace,
     pub(super) bytes_received: AtomicU64,
     pub(super) finished: AtomicU64,
     pub(super) failed: AtomicU64,

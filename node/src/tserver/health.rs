@@ -15,7 +15,8 @@ pub fn register(server: &Arc<TabletServer>) {
     let weak = Arc::downgrade(server);
     server.common.checks.register(move |checks| {
         if let Some(server) = weak.upgrade() {
-            checks.extend([masters(&server), quiescing(&server), tablets(&server), space(&server)]);
+            checks.extend([masters(&server), bootstraps(&server), quiescing(&server)]);
+            checks.extend([tablets(&server), space(&server)]);
         }
     });
 }
@@ -29,6 +30,18 @@ fn masters(server: &TabletServer) -> HealthCheck {
         None => CheckResult::Failed("no leading master has accepted a heartbeat lately".to_string()),
     };
     HealthCheck::new("masters", result)
+}
+
+/// Returns the check of the start's bootstraps: a rolling restart must not stop the next server before the replicas of
+/// this one count in their majorities again.
+fn bootstraps(server: &TabletServer) -> HealthCheck {
+    let counts = server.tablets.bootstraps();
+    let (left, all) = (counts.left(), counts.all);
+    let result = match left {
+        0 => CheckResult::Ok(format!("all {all} bootstraps of the start have ended")),
+        _ => CheckResult::Failed(format!("{left} of {all} tablets still replay their logs")),
+    };
+    HealthCheck::new("bootstraps", result)
 }
 
 fn quiescing(server: &TabletServer) -> HealthCheck {

@@ -30,6 +30,7 @@ mod open_scanner;
 mod pages;
 mod quiescing;
 mod reply_rows;
+mod request_limits;
 pub mod runtime_flags;
 mod scan;
 mod scan_blocks;
@@ -121,7 +122,7 @@ pub async fn run(env: Env, mut config: TserverConfig) -> Result<RunningTserver> 
     common.open_logs(&mut env).await?;
     config.tablet.memory = MemoryPressure::of_tablets(&common.memory);
     let listener = common::listen(&env, config.rpc_addr, "rpc_bind_addresses").await?;
-    common.status.set_rpc(listener.local_addr(), &config.rpc_advertised_addrs)?;
+    common.status.set_rpc(listener.local_addr(), config.advertised())?;
     if let Some(web) = &web {
         web.attach(common.clone());
     }
@@ -184,7 +185,10 @@ fn start_tasks(env: &Env, server: &Arc<TabletServer>) -> Vec<Box<dyn TaskHandle>
         of.common.startup.begin(StartupStep::StartTablets, env.now().mono);
         tasks.push(env.spawn("bootstrap", async move {
             of.tablets.bootstrap().await;
-            of.common.startup.end(StartupStep::StartTablets, of.env.now().mono);
+            // The queue is empty, but other tasks may still bootstrap: the last one ends the step.
+            if of.tablets.bootstraps().left() == 0 {
+                of.common.startup.end(StartupStep::StartTablets, of.env.now().mono);
+            }
         }));
     }
     if let Some(copies) = server.copy_service() {
@@ -198,6 +202,7 @@ fn start_tasks(env: &Env, server: &Arc<TabletServer>) -> Vec<Box<dyn TaskHandle>
         of.common.clock.watch(&of.env, of.config.clock_rule).await;
     }));
     tasks.push(env.spawn("disk space", space_moves::run(server.clone())));
+    tasks.push(env.spawn("reopening", space_moves::reopen(server.clone())));
     if let Some(scrubber) = server.scrubber.clone() {
         tasks.push(env.spawn("scrubber", scrubber.run(server.clone())));
     }
@@ -211,8 +216,14 @@ fn start_tasks(env: &Env, server: &Arc<TabletServer>) -> Vec<Box<dyn TaskHandle>
 async fn expire_scanners(server: Arc<TabletServer>) {
     loop {
         server.env.sleep(Duration::from_millis(server.config.scanner_check_interval_ms)).await;
-        let dropped = server.scanners().drop_expired(server.env.now().mono);
+        let ended = {
+            let mut scanners = server.scanners();
+            scanners.drop_expired(server.env.now().mono);
+            scanners.take_ended()
+        };
+        let dropped = ended.len();
         if dropped > 0 {
+            server.env.run(|| drop(ended)).await;
             server.metrics.count_expired(dropped);
             tracing::info!(dropped, "idle scanners expired");
         }

@@ -12,6 +12,8 @@ use nyala_common::wire::rows::RowsFormat;
 
 /// A scan between two calls.
 pub struct OpenScanner {
+    /// Method that opened it, and that alone continues it: `Checksum` needs other rights than `Scan`.
+    pub(super) method: &'static str,
     pub(super) replica: ReplicaHandle,
     pub(super) scan: Scan,
     /// Columns of the replies: those of the scan, or the results of the aggregation.

@@ -8,6 +8,7 @@ use engine::config::TabletConfig;
 use engine::error::Result;
 
 use super::config::TserverConfig;
+use crate::changed_flag::ChangedFlag;
 use nyala_common::env::Env;
 
 /// Values of the flags that SetFlag changes, read at each use.
@@ -20,25 +21,8 @@ pub struct RuntimeFlags {
     aggregation: Arc<AtomicU64>,
     /// Bits of an `f64`.
     invalid_token_ratio: Arc<AtomicU64>,
-    flush_secs: Changed,
-    flush_mb: Changed,
-}
-
-/// A flag that takes effect only once it is changed. Until then the server's configuration has the more exact value, in
-/// a smaller unit.
-struct Changed {
-    at_start: u64,
-    now: Arc<AtomicU64>,
-}
-
-impl Changed {
-    fn new(now: Arc<AtomicU64>) -> Changed {
-        Changed { at_start: now.load(Ordering::Relaxed), now }
-    }
-
-    fn get(&self) -> Option<u64> {
-        Some(self.now.load(Ordering::Relaxed)).filter(|now| *now != self.at_start)
-    }
+    flush_secs: ChangedFlag,
+    flush_mb: ChangedFlag,
 }
 
 impl RuntimeFlags {
@@ -62,8 +46,8 @@ impl RuntimeFlags {
             batch_delay_ms: flags.live("scanner_inject_latency_on_each_batch_ms"),
             aggregation: flags.live("tserver_support_aggregation"),
             invalid_token_ratio: flags.live("tserver_inject_invalid_authz_token_ratio"),
-            flush_secs: Changed::new(flags.live("flush_threshold_secs")),
-            flush_mb: Changed::new(flags.live("flush_threshold_mb")),
+            flush_secs: ChangedFlag::new(flags.live("flush_threshold_secs")),
+            flush_mb: ChangedFlag::new(flags.live("flush_threshold_mb")),
         })
     }
 

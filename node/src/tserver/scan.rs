@@ -18,6 +18,7 @@ use engine::ids::Uuid;
 use engine::schema::Schema;
 use engine::tablet::scan::{Scan, ScanSpec, SnapshotChoice};
 use engine::time::{Instant, Timestamp};
+use tokio::sync::SemaphorePermit;
 
 use super::checksum;
 use super::history;
@@ -97,6 +98,7 @@ async fn begin_scan(
     }
     let access = table_access::access(server, call, new.pb.authz_token.as_ref()).map_err(ScanError::Rpc)?;
     let (scanner, snapshot) = open(server, call, &new, request.batch_size_bytes, &access).await?;
+    let (snapshot, _place) = (snapshot.at, snapshot.place);
     let mut response = ScanResponsePb { snap_timestamp: snapshot.map(|at| at.0), ..Default::default() };
     let (mut scanner, mut sidecars) = (scanner, Sidecars::default());
     let has_more = match server.runtime_flags.batch_bytes(request.batch_size_bytes) {
@@ -143,6 +145,7 @@ async fn continue_scan(
     let mut scanner = server.scanners().take(id, &call.user, request.call_seq_id(), began)?;
     server.env.observer.mark("scan call: continued");
     let mut taken = ScannerGuard { server, id, keep: false };
+    check_method(&scanner, call, id)?;
     let limit = server.runtime_flags.batch_bytes(request.batch_size_bytes).max(1);
     let filled = fill(server, &mut scanner, limit, reservation).await;
     let batch = filled.map_err(|error| scan_failed(&mut scanner, &error))?;
@@ -156,6 +159,11 @@ async fn continue_scan(
     }
     drop(taken);
     Ok(finish(server, call, (began, page_bytes), response, sidecars))
+}
+
+/// Refuses to continue a scanner of another method, with other rights. It ends.
+fn check_method(scanner: &OpenScanner, call: &Call, id: Uuid) -> Result<(), ScanError> {
+    if scanner.method == call.method { Ok(()) } else { Err(ScannerError::Gone(id).into()) }
 }
 
 /// Scanner taken out of the table. It is removed there unless it is put back, even after an error or if the connection
@@ -174,15 +182,22 @@ impl Drop for ScannerGuard<'_> {
     }
 }
 
-/// Checks a request, chooses its snapshot, waits for it and opens the scan. Returns the snapshot timestamp to report,
-/// if the read mode reports one.
-async fn open(
-    server: &TabletServer,
+/// Snapshot of a scan that is complete.
+struct ReadySnapshot<'a> {
+    /// Timestamp to report; `None` for READ_LATEST.
+    at: Option<Timestamp>,
+    /// Place to read in, if the scan gave up its call's slot.
+    place: Option<SemaphorePermit<'a>>,
+}
+
+/// Checks a request, chooses its snapshot, waits for it and opens the scan.
+async fn open<'a>(
+    server: &'a TabletServer,
     call: &Call,
     new: &NewScan,
     batch_bytes: Option<u32>,
     access: &TableAccess,
-) -> Result<(OpenScanner, Option<Timestamp>), ScanError> {
+) -> Result<(OpenScanner, ReadySnapshot<'a>), ScanError> {
     let entry = server.tablets.find(&new.pb.tablet_id)?;
     let replica = entry.running()?;
     if server.is_quiescing() {
@@ -209,14 +224,15 @@ async fn open(
     let opened = server.env.now().mono;
     call.steps.mark(CallStep::Prepared, opened);
     replica.metrics().scan_started(opened);
-    let (parsed, scan) = start(server, Some(call), &replica, asked, snapshot, (parsed, columns)).await?;
+    let (parsed, scan) = start(server, Some(call), &replica, asked, snapshot.at, (parsed, columns)).await?;
     let ordered = parsed.spec.ordered;
     let ParsedScan { spec, projection, aggregation, layout, .. } = parsed;
     let mut log = server.scan_log.begin((entry, call.user.clone()), &spec, projection.clone(), opened);
     if !scan.reads_few() {
         log.list();
     }
-    let scanner = OpenScanner { replica, scan, projection, aggregation, layout, ordered, entry: log };
+    let method = call.method;
+    let scanner = OpenScanner { method, replica, scan, projection, aggregation, layout, ordered, entry: log };
     Ok((scanner, snapshot))
 }
 
@@ -268,32 +284,33 @@ pub(super) async fn start(
     }
 }
 
-/// Returns the snapshot timestamp once it is complete; `None` for READ_LATEST.
-async fn choose_snapshot(
-    server: &TabletServer,
+/// Returns the snapshot once it is complete. A scan that has to wait for that gives up its call's slot meanwhile.
+async fn choose_snapshot<'a>(
+    server: &'a TabletServer,
     call: &Call,
     entry: &TabletEntry,
     replica: &ReplicaHandle,
     parsed: &ParsedScan,
-) -> Result<Option<Timestamp>, ScanError> {
+) -> Result<ReadySnapshot<'a>, ScanError> {
     let bad = |error: Error| ScanError::from(TabletError::of(TabletErrorCode::InvalidSnapshot, &error));
     // Kudu's words: upstream's clients look for them.
     let unverified = |error: Error| bad(error.context("cannot verify timestamp"));
     if let Some(seen) = parsed.propagated {
         server.clock.update(seen).map_err(unverified)?;
     }
-    let waited = |waited: Result<(), Error>| {
-        waited.map_err(|error| match error.kind {
-            ErrorKind::Throttled => ScanError::Rpc(Reply::too_busy(error.message)),
-            _ => storage_failed(replica, &error),
-        })
+    let waited = |error: Error| match error.kind {
+        ErrorKind::Throttled => ScanError::Rpc(Reply::too_busy(error.message)),
+        _ => storage_failed(replica, &error),
     };
-    if !matches!(parsed.read_at, SnapshotMode::Snapshot(_)) && !replica.tablet().mvcc().is_caught_up() {
+    let (mvcc, deadline) = (replica.tablet().mvcc(), snapshot_deadline(server, call));
+    let mut place = None;
+    if !matches!(parsed.read_at, SnapshotMode::Snapshot(_)) && !mvcc.is_caught_up() {
         call.release_slot();
-        waited(replica.wait_caught_up(snapshot_deadline(server, call)).await)?;
+        replica.wait_caught_up(deadline).await.map_err(waited)?;
+        place = Some(server.late_scan(deadline).await.map_err(waited)?);
     }
     let at = match parsed.read_at {
-        SnapshotMode::Latest => return Ok(None),
+        SnapshotMode::Latest => return Ok(ReadySnapshot { at: None, place }),
         SnapshotMode::Snapshot(None) => server.clock.now(),
         SnapshotMode::Snapshot(Some(at)) => {
             if let Some(from) = parsed.spec.diff_from {
@@ -303,17 +320,21 @@ async fn choose_snapshot(
             at
         }
         SnapshotMode::YourWrites { seen } => {
-            let clean = replica.tablet().mvcc().latest().before;
+            let clean = mvcc.latest().before;
             seen.map_or(clean, |seen| clean.max(seen.next()))
         }
     };
     // Invariant: no operation begins below the snapshot from here on. Spec: SafeTime.tla Observe.
     server.clock.update(at).map_err(unverified)?;
-    call.release_slot();
     let began = server.env.now().mono;
-    waited(replica.wait_applied_before(at, snapshot_deadline(server, call)).await)?;
+    if !mvcc.all_applied_before(at) {
+        drop(place.take());
+        call.release_slot();
+        replica.wait_applied_before(at, deadline).await.map_err(waited)?;
+        place = Some(server.late_scan(deadline).await.map_err(waited)?);
+    }
     replica.metrics().snapshot_wait.record_micros(server.env.now().mono.since(began));
-    Ok(Some(at))
+    Ok(ReadySnapshot { at: Some(at), place })
 }
 
 /// Returns a deadline slightly before the caller's, so that the reply can still arrive in time.
@@ -323,13 +344,14 @@ fn snapshot_deadline(server: &TabletServer, call: &Call) -> Instant {
     call.deadline.map_or(longest, |deadline| longest.min(Instant(deadline.0.saturating_sub(margin))))
 }
 
-/// Fails the replica after a read error, unless the request caused it or the replica was deleted meanwhile.
+/// Fails the replica after a read error, unless the request caused it or the replica was deleted meanwhile. The Java
+/// client goes to another replica after `ILLEGAL_STATE` only, as after a call that finds the replica failed.
 pub(super) fn read_failed(replica: &ReplicaHandle, error: &Error) -> TabletError {
     match error.kind {
         _ if replica.is_stopping() => TabletError::of(TabletErrorCode::TabletNotRunning, error),
         ErrorKind::Io | ErrorKind::Corrupt => {
             replica.fail(error);
-            TabletError::of(TabletErrorCode::TabletFailed, error)
+            TabletError::failed(error)
         }
         _ => TabletError::from(error.clone()),
     }
@@ -474,6 +496,7 @@ async fn checksum_batch(
     let began = server.env.now().mono;
     let mut response = ChecksumResponsePb::default();
     let limit = server.runtime_flags.batch_bytes(request.batch_size_bytes).max(1);
+    let mut _place = None;
     let (id, mut scanner, mut sum) = match (&request.new_request, &request.continue_request) {
         (Some(new), None) => {
             if new.nyala_aggregation.is_some() {
@@ -484,12 +507,17 @@ async fn checksum_batch(
             let access = access.map_err(ScanError::Rpc)?;
             let new = NewScan::decoded(new.clone());
             let (scanner, snapshot) = open(server, call, &new, request.batch_size_bytes, &access).await?;
-            response.snap_timestamp = snapshot.map(|at| at.0);
+            response.snap_timestamp = snapshot.at.map(|at| at.0);
+            _place = snapshot.place;
             (None, scanner, 0)
         }
         (None, Some(old)) => {
             let id = Uuid::parse(&old.scanner_id).map_err(|_| ScannerError::NotAnId)?;
             let scanner = server.scanners().take(id, &call.user, request.call_seq_id(), began)?;
+            if let Err(error) = check_method(&scanner, call, id) {
+                server.scanners().remove(id);
+                return Err(error);
+            }
             (Some(id), scanner, old.previous_checksum)
         }
         _ => {

@@ -42,6 +42,9 @@ pub struct ParsedScan {
     pub propagated: Option<Timestamp>,
 }
 
+/// Most column predicates of a scan. Each takes memory and time in every rowset; clients merge those of a column.
+const PREDICATES_MAX: usize = 4096;
+
 /// Parses and checks a request.
 pub fn parse(request: &NewScanRequestPb, schema: &Schema) -> Result<ParsedScan, TabletError> {
     parse_with(request, schema, |diff| Ok(projection(&request.projected_columns, schema, diff)?.into()))
@@ -76,6 +79,7 @@ fn parse_with(
         let message = "range predicates in their old form are not supported; send column predicates";
         return Err(TabletError::new(TabletErrorCode::InvalidScanSpec, ErrorCode::NotSupported, message));
     }
+    check_predicate_count(request.column_predicates.len())?;
     let predicates = request.column_predicates.iter().map(|pb| predicates::from_pb(pb, schema));
     let predicates = predicates.collect::<Result<_, Error>>().map_err(|error| spec_error(&error))?;
     let bound = |bytes: &Option<bytes::Bytes>| key_bound(bytes.as_deref(), schema);
@@ -111,6 +115,15 @@ fn aggregation(request: &NewScanRequestPb, layout: RowsFormat) -> Result<Option<
         return Err(bad_spec("an aggregation has no limit and no start of a diff scan"));
     }
     aggregation::from_pb(pb).map(Some).map_err(|error| spec_error(&error))
+}
+
+fn check_predicate_count(count: usize) -> Result<(), TabletError> {
+    if count <= PREDICATES_MAX {
+        return Ok(());
+    }
+    Err(bad_spec(format!(
+        "too many column predicates ({count}, limit {PREDICATES_MAX}); send one IN list for values of the same column"
+    )))
 }
 
 fn bad_spec(message: impl Into<String>) -> TabletError {
@@ -282,6 +295,9 @@ pub fn key_bound(bytes: Option<&[u8]>, schema: &Schema) -> Result<Option<Vec<u8>
 
 #[cfg(test)]
 mod tests {
+    use nyala_proto::kudu::ColumnPredicatePb;
+    use nyala_proto::kudu::column_predicate_pb::{IsNotNull, Predicate};
+
     use super::*;
 
     fn refusal(columns: &[ColumnSchemaPb]) -> String {
@@ -306,6 +322,24 @@ mod tests {
         assert!(text.ends_with("not present in the current schema: x0, x1, x2, x3"), "{text}");
         let twice = ["k", "v", "k"].map(|name| column(name, DataType::Int32));
         assert!(refusal(&twice).contains("names column \"k\" twice"));
+    }
+
+    #[test]
+    fn a_scan_with_too_many_predicates_is_refused_before_they_are_parsed() {
+        let tablet = Schema::new(vec![ColumnSchema::new(0, "k", DataType::Int32)], 1).expect("a schema");
+        let parse_many = |name: &str, count| {
+            let is_not_null = Some(Predicate::IsNotNull(IsNotNull::default()));
+            let predicate = ColumnPredicatePb { column: Some(name.to_string()), predicate: is_not_null };
+            let column_predicates = vec![predicate; count];
+            parse(&NewScanRequestPb { column_predicates, ..Default::default() }, &tablet)
+        };
+        let parsed = parse_many("k", PREDICATES_MAX).expect("as many as are allowed");
+        assert_eq!(parsed.spec.predicates.len(), PREDICATES_MAX);
+        let error = parse_many("no column", PREDICATES_MAX + 1).expect_err("one more");
+        assert_eq!(error.code, TabletErrorCode::InvalidScanSpec);
+        let text =
+            "too many column predicates (4097, limit 4096); send one IN list for values of the same column";
+        assert!(error.to_string().contains(text), "{error}");
     }
 
     #[test]

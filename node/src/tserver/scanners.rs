@@ -10,12 +10,16 @@
 //!
 //! Pure: the time is an argument, and the caller works on a taken scanner without a lock. Source: `behaviour.md` §7. A
 //! call with a wrong sequence number destroys its scanner, because client and server disagree about the rows returned.
+//!
+//! Invariant: no scanner is dropped while the table is locked. The last scan of a compacted rowset closes its files.
 
 use std::collections::BTreeMap;
+use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::time::Duration;
 
 use engine::ids::Uuid;
+use engine::sync::MutexGuard;
 use engine::time::Instant;
 
 /// Reason that a scanner cannot be continued.
@@ -49,12 +53,47 @@ enum State<S> {
 pub struct ScannerTable<S> {
     ttl: Duration,
     slots: BTreeMap<Uuid, Slot<S>>,
+    /// Scanners that have left the table and are to be dropped.
+    ended: Vec<S>,
+}
+
+/// Locked table. The scanners that have left it are dropped after it is unlocked.
+pub struct ScannersGuard<'a, S> {
+    // Order: fields are dropped in this order.
+    table: MutexGuard<'a, ScannerTable<S>>,
+    ended: Vec<S>,
+}
+
+impl<'a, S> ScannersGuard<'a, S> {
+    pub fn new(table: MutexGuard<'a, ScannerTable<S>>) -> ScannersGuard<'a, S> {
+        ScannersGuard { table, ended: Vec::new() }
+    }
+}
+
+impl<S> Deref for ScannersGuard<'_, S> {
+    type Target = ScannerTable<S>;
+
+    fn deref(&self) -> &ScannerTable<S> {
+        &self.table
+    }
+}
+
+impl<S> DerefMut for ScannersGuard<'_, S> {
+    fn deref_mut(&mut self) -> &mut ScannerTable<S> {
+        &mut self.table
+    }
+}
+
+impl<S> Drop for ScannersGuard<'_, S> {
+    fn drop(&mut self) {
+        self.ended = self.table.take_ended();
+    }
 }
 
 impl<S> ScannerTable<S> {
     /// Creates a table; `ttl` is the idle time after which a scanner expires.
     pub fn new(ttl: Duration) -> ScannerTable<S> {
-        ScannerTable { ttl, slots: BTreeMap::new() }
+        ScannerTable { ttl, slots: BTreeMap::new(), ended: Vec::new() }
     }
 
     /// Sets the idle time after which a scanner expires.
@@ -82,8 +121,9 @@ impl<S> ScannerTable<S> {
                 (slot.state, slot.used) = (State::Busy, now);
                 Ok(scanner)
             }
-            State::Idle(_) => {
+            State::Idle(scanner) => {
                 self.slots.remove(&id);
+                self.ended.push(scanner);
                 Err(ScannerError::WrongSequence(expected))
             }
             State::Busy | State::Spoiled => Err(ScannerError::WrongSequence(expected + 1)),
@@ -92,12 +132,14 @@ impl<S> ScannerTable<S> {
 
     /// Returns a scanner to the table after a successful call, if it has more rows.
     pub fn put_back(&mut self, id: Uuid, scanner: S, now: Instant) {
-        let Some(slot) = self.slots.get_mut(&id) else { return };
-        match slot.state {
-            State::Spoiled => drop(self.slots.remove(&id)),
-            _ => {
+        match self.slots.get_mut(&id) {
+            Some(slot) if matches!(slot.state, State::Busy) => {
                 slot.next_seq = slot.next_seq.wrapping_add(1);
                 (slot.state, slot.used) = (State::Idle(scanner), now);
+            }
+            _ => {
+                self.slots.remove(&id);
+                self.ended.push(scanner);
             }
         }
     }
@@ -113,7 +155,7 @@ impl<S> ScannerTable<S> {
             None => Ok(()),
             Some(slot) if *slot.user != *user => Err(ScannerError::Foreign),
             Some(Slot { state: State::Idle(_), .. }) => {
-                self.slots.remove(&id);
+                self.end(id);
                 Ok(())
             }
             Some(slot) => {
@@ -134,12 +176,17 @@ impl<S> ScannerTable<S> {
         Ok(())
     }
 
-    /// Drops expired scanners and returns their number.
+    /// Removes expired scanners and returns their number.
     pub fn drop_expired(&mut self, now: Instant) -> usize {
-        let before = self.slots.len();
-        let ttl = self.ttl;
-        self.slots.retain(|_, slot| !slot.is_expired(ttl, now));
-        before - self.slots.len()
+        let expired = self.slots.iter().filter(|(_, slot)| slot.is_expired(self.ttl, now));
+        let expired: Vec<Uuid> = expired.map(|(id, _)| *id).collect();
+        expired.iter().for_each(|id| self.end(*id));
+        expired.len()
+    }
+
+    /// Returns the scanners that have left the table since the last call. The caller drops them without a lock.
+    pub fn take_ended(&mut self) -> Vec<S> {
+        std::mem::take(&mut self.ended)
     }
 
     pub fn len(&self) -> usize {
@@ -152,7 +199,14 @@ impl<S> ScannerTable<S> {
 
     fn expire(&mut self, id: Uuid, now: Instant) {
         if self.slots.get(&id).is_some_and(|slot| slot.is_expired(self.ttl, now)) {
-            self.slots.remove(&id);
+            self.end(id);
+        }
+    }
+
+    /// Removes a scanner that no call works on.
+    fn end(&mut self, id: Uuid) {
+        if let Some(Slot { state: State::Idle(scanner), .. }) = self.slots.remove(&id) {
+            self.ended.push(scanner);
         }
     }
 }
@@ -165,6 +219,8 @@ impl<S> Slot<S> {
 
 #[cfg(test)]
 mod tests {
+    use engine::sync::Mutex;
+
     use super::*;
 
     const ID: Uuid = Uuid([7; 16]);
@@ -231,5 +287,44 @@ mod tests {
         assert_eq!(table.close(ID, "bob"), Err(ScannerError::Foreign));
         assert_eq!(table.keep_alive(ID, "bob", at(1)), Err(ScannerError::Foreign));
         assert!(table.take(ID, "ann", 1, at(1)).is_ok(), "and is not harmed by others");
+    }
+
+    #[test]
+    fn scanners_that_end_are_kept_until_they_are_taken() {
+        let mut closed = table();
+        assert_eq!(closed.close(ID, "ann"), Ok(()));
+        let mut repeated = table();
+        assert_eq!(repeated.take(ID, "ann", 9, at(1)), Err(ScannerError::WrongSequence(1)));
+        let mut expired = table();
+        assert_eq!(expired.drop_expired(at(61)), 1);
+        let mut late = table();
+        assert_eq!(late.take(ID, "ann", 1, at(61)), Err(ScannerError::Gone(ID)));
+        let mut spoiled = table();
+        let scanner = spoiled.take(ID, "ann", 1, at(1)).expect("in order");
+        assert_eq!(spoiled.close(ID, "ann"), Ok(()));
+        spoiled.put_back(ID, scanner, at(1));
+        for mut table in [closed, repeated, expired, late, spoiled] {
+            assert!(table.is_empty());
+            assert_eq!((table.take_ended(), table.take_ended()), (vec!["scan"], vec![]));
+        }
+    }
+
+    /// A scanner that looks at its table when it is dropped. With the table locked that would never end.
+    struct Watcher(Arc<Mutex<ScannerTable<Watcher>>>);
+
+    impl Drop for Watcher {
+        fn drop(&mut self) {
+            assert!(self.0.lock().is_empty());
+        }
+    }
+
+    #[test]
+    fn scanners_are_dropped_after_the_table_is_unlocked() {
+        let table: Arc<Mutex<ScannerTable<Watcher>>> =
+            Arc::new(Mutex::new(ScannerTable::new(Duration::from_secs(60))));
+        let lock = || ScannersGuard::new(table.lock());
+        lock().open(ID, Arc::from("ann"), Watcher(table.clone()), at(0));
+        assert_eq!(lock().close(ID, "ann"), Ok(()));
+        assert_eq!(Arc::strong_count(&table), 1, "it was dropped");
     }
 }

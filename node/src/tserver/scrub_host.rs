@@ -1,6 +1,6 @@
 //! The tablet server as the scrubber sees it: which files it has, and the consequence of damage.
 
-use engine::error::{Error, ErrorKind};
+use engine::error::Error;
 use engine::ids::TabletId;
 use engine::raft::Role;
 
@@ -38,7 +38,7 @@ impl ScrubHost for TabletServer {
     fn damaged<'a>(&'a self, target: &'a ScrubTarget, error: &'a Error) -> BoxFuture<'a, FindingOutcome> {
         Box::pin(async move {
             let Some(replica) = &target.replica else { return FindingOutcome::Reported };
-            if !is_replaceable(replica, error).await {
+            if !is_replaceable(replica).await {
                 return FindingOutcome::Reported;
             }
             replica.fail(error);
@@ -47,11 +47,11 @@ impl ScrubHost for TabletServer {
     }
 }
 
-/// Returns true if the tablet has other replicas, as far as this one knows, and the damage is no matter of the build.
-/// Without others this replica serves all that is whole.
-async fn is_replaceable(replica: &ReplicaHandle, error: &Error) -> bool {
+/// Returns true if the tablet has other replicas, as far as this one knows. Without others this replica serves all that
+/// is whole.
+async fn is_replaceable(replica: &ReplicaHandle) -> bool {
     let Ok(status) = replica.status_now().await else { return false };
     let has_others = status.committed_config.voter_count() > 1;
     let works = status.leader.is_some() && (status.role != Role::Leader || status.is_quorum_active);
-    has_others && works && error.kind != ErrorKind::Unsupported
+    has_others && works
 }

@@ -1,14 +1,15 @@
 //! State shared by the calls of one tablet server.
 
-use engine::sync::{Mutex, MutexGuard};
+use engine::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::Duration;
 
 use bytes::Bytes;
-use engine::error::Result;
+use engine::error::{Error, Result};
 use engine::ids::Uuid;
-use engine::time::Timestamp;
+use engine::time::{Instant, Timestamp};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 use super::config::TserverConfig;
 use super::copy_manager::CopyManager;
@@ -19,7 +20,7 @@ use super::metrics::TserverMetrics;
 use super::open_scanner::OpenScanner;
 use super::runtime_flags::RuntimeFlags;
 use super::scan_log::ScanLog;
-use super::scanners::ScannerTable;
+use super::scanners::{ScannerTable, ScannersGuard};
 use crate::hosting::consensus_service;
 use crate::hosting::copy::CopyService;
 use crate::hosting::memory_pressure::MemoryPressure;
@@ -61,6 +62,8 @@ pub struct TabletServer {
     pub held_history: HeldHistory,
     copy_service: OnceLock<Weak<CopyService>>,
     scanners: Mutex<ScannerTable<OpenScanner>>,
+    /// Places of scans that gave up their call's slot to wait for a snapshot, and read now.
+    late_scans: Semaphore,
     quiescing: AtomicBool,
 }
 
@@ -76,6 +79,7 @@ impl TabletServer {
         let runtime_flags = RuntimeFlags::new(&config)?;
         let scrubber = Scrubber::new(env, config.scrub, &config.flags)?;
         let scanners = Mutex::new(ScannerTable::new(runtime_flags.scanner_ttl()));
+        let late_scans = Semaphore::new(config.rpc.concurrency.max(1));
         Ok(TabletServer {
             env: env.clone(),
             memory: MemoryPressure::new(&common.memory, config.memory_soft_percent),
@@ -94,6 +98,7 @@ impl TabletServer {
             held_history: HeldHistory::default(),
             copy_service: OnceLock::new(),
             scanners,
+            late_scans,
             quiescing: AtomicBool::new(false),
         })
     }
@@ -112,10 +117,17 @@ impl TabletServer {
         self.tablets.dirs().uuid
     }
 
-    pub fn scanners(&self) -> MutexGuard<'_, ScannerTable<OpenScanner>> {
-        let mut scanners = self.scanners.lock();
+    pub fn scanners(&self) -> ScannersGuard<'_, OpenScanner> {
+        let mut scanners = ScannersGuard::new(self.scanners.lock());
         scanners.set_ttl(self.runtime_flags.scanner_ttl());
         scanners
+    }
+
+    /// Waits for a place to read in, after a wait without a slot. `Throttled` at the deadline.
+    pub async fn late_scan(&self, deadline: Instant) -> Result<SemaphorePermit<'_>> {
+        let left = deadline.since(self.env.now().mono);
+        let place = self.env.timeout(left, self.late_scans.acquire()).await;
+        place.and_then(Result::ok).ok_or_else(|| Error::throttled("too many scans read at once; retry"))
     }
 
     /// Returns true if the server is quiescing: it finishes its scans and rejects new ones.
@@ -144,15 +156,42 @@ impl TabletServer {
         Some(format!("tablet server {}: {why}; writes resume by themselves", self.uuid()))
     }
 
-    /// Waits until every clock that keeps its error bound has passed `timestamp`.
-    pub async fn wait_until_past(&self, timestamp: Timestamp) {
+    /// Returns the time until every clock that keeps its error bound has passed `timestamp`; zero if all have.
+    fn commit_wait(&self, timestamp: Timestamp) -> Duration {
+        let wall = self.clock.reading().wall;
+        let earliest = wall.micros.saturating_sub(wall.error_micros);
+        let ahead = timestamp.micros().checked_sub(earliest);
+        ahead.map_or(Duration::ZERO, |ahead| Duration::from_micros(ahead + 1))
+    }
+
+    /// Returns the reason if the commit wait of a write that begins now would outlast the call: timestamps are far
+    /// ahead of a clock that was set back.
+    pub fn refuse_commit_wait(&self, deadline: Option<Instant>) -> Option<String> {
+        let left = deadline?.since(self.env.now().mono);
+        let wait = self.commit_wait(self.clock.peek());
+        (wait > left).then(|| {
+            format!(
+                "tablet server {}: a commit wait takes {wait:?} now, longer than the call ({left:?} left), as \
+                 timestamps are ahead of the clock or its error is large; retry later, or without commit wait",
+                self.uuid()
+            )
+        })
+    }
+
+    /// Waits until every clock that keeps its error bound has passed `timestamp`. Returns false if `deadline` is before
+    /// that.
+    pub async fn wait_until_past(&self, timestamp: Timestamp, deadline: Option<Instant>) -> bool {
         loop {
-            let wall = self.clock.reading().wall;
-            let earliest = wall.micros.saturating_sub(wall.error_micros);
-            if earliest > timestamp.micros() {
-                return;
+            let wait = self.commit_wait(timestamp);
+            if wait.is_zero() {
+                return true;
             }
-            self.env.sleep(Duration::from_micros(timestamp.micros() - earliest + 1)).await;
+            let now = self.env.now().mono;
+            let left = deadline.map_or(wait, |deadline| deadline.since(now));
+            if left.is_zero() {
+                return false;
+            }
+            self.env.sleep(wait.min(left)).await;
         }
     }
 }

@@ -39,10 +39,8 @@ async fn admit(server: Arc<TabletServer>, order: CopyOrder) -> Result<(), Tablet
     if order.source == server.uuid() {
         return Err(Error::invalid("a tablet cannot be copied from the server that it is copied to").into());
     }
-    let most = server.config.copy.copies_max;
-    if server.copies.count() >= most {
-        let message = format!("{most} tablets are being copied to this server already");
-        return Err(TabletError::of(TabletErrorCode::Throttled, &Error::throttled(message)));
+    if server.copies.count() >= server.config.copy.copies_max {
+        return Err(too_many(&server));
     }
     server.tablets.check_space()?;
     if order.term.is_some() {
@@ -63,11 +61,29 @@ async fn admit(server: Arc<TabletServer>, order: CopyOrder) -> Result<(), Tablet
             error.message,
         ));
     }
-    let (tablet, of) = (order.tablet, server.clone());
+    if let Some(slot) = spawn(&server, order, slot) {
+        server.tablets.abort_copy(slot).await;
+        return Err(too_many(&server));
+    }
+    Ok(())
+}
+
+/// Starts the task of a copy. Returns the slot if other copies have begun while it was reserved, as many as may run.
+fn spawn(server: &Arc<TabletServer>, order: CopyOrder, slot: CopySlot) -> Option<CopySlot> {
     let mut running = server.copies.running();
+    if running.len() >= server.config.copy.copies_max {
+        return Some(slot);
+    }
+    let (tablet, of) = (order.tablet, server.clone());
     let task = server.env.spawn("tablet copy", async move { run(of, order, slot).await });
     running.insert(tablet, task);
-    Ok(())
+    None
+}
+
+fn too_many(server: &TabletServer) -> TabletError {
+    let most = server.config.copy.copies_max;
+    let message = format!("{most} tablets are being copied to this server already");
+    TabletError::of(TabletErrorCode::Throttled, &Error::throttled(message))
 }
 
 async fn run(server: Arc<TabletServer>, order: CopyOrder, slot: CopySlot) {
@@ -81,7 +97,7 @@ async fn run(server: Arc<TabletServer>, order: CopyOrder, slot: CopySlot) {
         wal: server.tablets.dirs().wal.disk.clone(),
         config: server.config.copy,
         received: &server.copies.bytes_received,
-        bytes_max: server.tablets.space().left_above_reserve(&slot.data_dir.path),
+        space: Some((server.tablets.space(), &server.copies.space)),
     };
     let copied = copy(&target, &order, &slot).await;
     server.metrics.tablet_copy.record_millis(server.env.now().mono.since(began));

@@ -10,12 +10,14 @@ use prost::Message;
 
 use super::consensus_host;
 use super::scan_error::ScanError;
+use super::scan_request::ScanRequest;
 use super::scan_spec;
 use super::server::TabletServer;
-use super::{scan, table_access, write};
+use super::{request_limits, scan, table_access, write};
 use crate::hosting::consensus_service::NamedTablet;
 use crate::hosting::tablet_entry::TabletEntry;
 use nyala_common::env::BoxFuture;
+use nyala_common::rpc::request_limits::RequestLimits;
 use nyala_common::rpc::{Call, MethodInfo, Reply, Service};
 use nyala_common::security::acl::MethodRole;
 use nyala_common::service_methods;
@@ -27,8 +29,8 @@ use nyala_proto::kudu::app_status_pb::ErrorCode;
 use nyala_proto::kudu::tablet::TabletStatusPb;
 use nyala_proto::kudu::tserver::list_tablets_response_pb::StatusAndSchemaPb;
 use nyala_proto::kudu::tserver::{
-    ChecksumRequestPb, ListTabletsRequestPb, ListTabletsResponsePb, PingResponsePb, ScanRequestPb,
-    SplitKeyRangeRequestPb, SplitKeyRangeResponsePb, TabletServerFeatures,
+    ListTabletsRequestPb, ListTabletsResponsePb, PingResponsePb, SplitKeyRangeRequestPb,
+    SplitKeyRangeResponsePb, TabletServerFeatures,
 };
 
 /// Features of this service and of the administrative service.
@@ -81,10 +83,14 @@ impl Service for TabletServerService {
         METHODS
     }
 
+    fn request_limits(&self, method: &str) -> RequestLimits {
+        request_limits::of(method)
+    }
+
     fn subject(&self, method: &str, body: &Bytes) -> Option<String> {
         let tablet = match method {
-            "Scan" => ScanRequestPb::decode(body.clone()).ok()?.new_scan_request?.tablet_id,
-            "Checksum" => ChecksumRequestPb::decode(body.clone()).ok()?.new_request?.tablet_id,
+            "Scan" => ScanRequest::decode(body.clone()).ok()?.new_scan_request.and_then(first_field)?,
+            "Checksum" => first_field(body.clone()).and_then(first_field)?,
             "Write" | "SplitKeyRange" => NamedTablet::decode(body.clone()).ok()?.first?,
             _ => return None,
         };
@@ -98,10 +104,11 @@ impl Service for TabletServerService {
     }
 
     /// A commit wait ends before each reply, also before one that this server knows from the log.
-    fn before_repeat<'a>(&'a self, call: &'a Call, reply: &'a Bytes) -> BoxFuture<'a, ()> {
+    fn before_repeat<'a>(&'a self, call: &'a Call, reply: &'a Bytes) -> BoxFuture<'a, Result<(), Reply>> {
         Box::pin(async move {
-            if call.method == "Write" {
-                write::wait_before_repeat(&self.0, call, reply).await;
+            match call.method {
+                "Write" => write::wait_before_repeat(&self.0, call, reply).await,
+                _ => Ok(()),
             }
         })
     }
@@ -109,6 +116,17 @@ impl Service for TabletServerService {
     fn call(self: Arc<Self>, call: Call) -> BoxFuture<'static, Reply> {
         dispatch(self, call)
     }
+}
+
+/// Returns the first field of a message: the new scan of a checksum, the tablet of a new scan. The rest is skipped,
+/// because requests of denied callers are read, too.
+fn first_field(message: Bytes) -> Option<Bytes> {
+    #[derive(Clone, PartialEq, Message)]
+    struct FirstField {
+        #[prost(bytes = "bytes", optional, tag = "1")]
+        first: Option<Bytes>,
+    }
+    FirstField::decode(message).ok()?.first
 }
 
 /// Returns a tablet with its table, as the audit log names it.

@@ -67,7 +67,7 @@ pub(super) async fn write(server: &TabletServer, call: Call) -> Reply {
     let request_id = call.request_id.as_ref().map(request_id);
     match write_rows(server, &call, &request, request_id).await {
         Ok(applied) => reply_of(applied.timestamp, &applied.result),
-        Err(WriteError::Denied(reply)) => reply,
+        Err(WriteError::Denied(reply) | WriteError::Late(reply)) => reply,
         Err(WriteError::Tablet(error)) if error.is_busy() => {
             server.env.observer.mark("write call: rejected, retriable");
             Reply::too_busy(error.status.message.unwrap_or_default())
@@ -80,18 +80,32 @@ pub(super) async fn write(server: &TabletServer, call: Call) -> Reply {
 }
 
 /// Waits as the first execution of a repeated write does. Its timestamp may be ahead of this server's clock: the write
-/// took effect at a leader that failed before it replied.
-pub(super) async fn wait_before_repeat(server: &TabletServer, call: &Call, reply: &Bytes) {
+/// took effect at a leader that failed before it replied. Returns the error reply if the call's deadline is before the
+/// end of the wait.
+pub(super) async fn wait_before_repeat(
+    server: &TabletServer,
+    call: &Call,
+    reply: &Bytes,
+) -> Result<(), Reply> {
     let (Ok(request), Ok(response)) =
         (WriteRequest::decode(call.body.clone()), WriteResponsePb::decode(reply.clone()))
     else {
-        return;
+        return Ok(());
     };
     if request.external_consistency_mode() == ExternalConsistencyMode::CommitWait
         && let Some(timestamp) = response.timestamp
+        && !server.wait_until_past(Timestamp(timestamp), call.deadline).await
     {
-        server.wait_until_past(Timestamp(timestamp)).await;
+        return Err(unfinished_wait());
     }
+    Ok(())
+}
+
+/// Returns the error reply for a write that took effect, at the deadline of a call whose commit wait has not ended.
+fn unfinished_wait() -> Reply {
+    let message = "the write took effect, but its commit wait did not end before the deadline of the call";
+    let error = TabletError::from(Error::timed_out(message));
+    Reply::message(&WriteResponsePb { error: Some(error.to_pb()), ..Default::default() })
 }
 
 /// Error of a Write call.
@@ -100,6 +114,8 @@ enum WriteError {
     Tablet(TabletError),
     /// The call fails.
     Denied(Reply),
+    /// The write took effect, but the call's deadline is before the end of its commit wait.
+    Late(Reply),
 }
 
 impl From<TabletError> for WriteError {
@@ -136,7 +152,9 @@ async fn write_rows(
     if let Some(seen) = request.propagated_timestamp {
         server.clock.update(Timestamp(seen))?;
     }
-    if let Some(why) = server.refuse_writes(&entry) {
+    let waits = request.external_consistency_mode() == ExternalConsistencyMode::CommitWait;
+    let refuse_wait = || waits.then(|| server.refuse_commit_wait(call.deadline)).flatten();
+    if let Some(why) = server.refuse_writes(&entry).or_else(refuse_wait) {
         server.env.observer.mark("write call: rejected for disk space or clock");
         return Err(Error::throttled(why).into());
     }
@@ -158,17 +176,22 @@ async fn write_rows(
     replica.metrics().write_began(began);
     let applied = replica.propose_within(op, request_id, admitted.growth, &call.steps).await;
     let applied = applied.map_err(|error| refused(&replica, &error))?;
-    drop(admitted.body);
     let done = server.env.now().mono;
-    if request.external_consistency_mode() == ExternalConsistencyMode::CommitWait {
+    if waits {
         server.env.observer.mark("write call: commit wait");
-        server.wait_until_past(applied.timestamp).await;
+        let passed = server.wait_until_past(applied.timestamp, call.deadline).await;
         let now = server.env.now().mono;
         replica.metrics().commit_wait.record_micros(now.since(done));
         replica.metrics().write_commit_wait.record_micros(now.since(began));
+        if !passed {
+            let reply = reply_of(applied.timestamp, &applied.result);
+            return Err(WriteError::Late(Reply::withheld(reply, unfinished_wait())));
+        }
     } else {
         replica.metrics().write_propagated.record_micros(done.since(began));
     }
+    // Order: after the commit wait, which has the request in memory.
+    drop(admitted.body);
     Ok(applied)
 }
 

@@ -147,7 +147,7 @@ async fn a_frame_above_the_limit_is_rejected_by_its_first_bytes() {
     world.stop().await;
 }
 
-fn varint(number: usize) -> Vec<u8> {
+pub(super) fn varint(number: usize) -> Vec<u8> {
     let mut out = Vec::new();
     prost::encode_length_delimiter(number, &mut out).unwrap();
     out

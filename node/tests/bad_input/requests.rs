@@ -13,6 +13,7 @@ use nyala_proto::kudu::tserver::{
     SplitKeyRangeRequestPb, SplitKeyRangeResponsePb,
 };
 
+use super::connections::varint;
 use super::*;
 
 /// Returns the failed rows with their errors.
@@ -117,6 +118,28 @@ async fn invalid_rows_fail_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn cells_that_share_their_bytes_are_rejected() {
+    let world = World::start(&[]).await;
+    let (keys, n) = ([100i32, 101].map(i32::to_le_bytes), 1i64.to_le_bytes());
+    let row = |at: usize| [ClientCell::Value(&keys[at]), ClientCell::Value(b"abc"), ClientCell::Value(&n)];
+    let mut write = insert(&world.tablet, &schema(), &[&row(0), &row(1)]);
+    let ops = write.row_operations.as_mut().unwrap();
+    let mut rows = ops.rows.as_ref().unwrap().to_vec();
+    // Kind, two bitmaps and the key precede the offset of the text; the second row's becomes that of the first one.
+    let offset = rows.len() / 2 + 3 + 4;
+    assert_eq!(rows[offset..offset + 8], 3u64.to_le_bytes());
+    rows[offset..offset + 8].fill(0);
+    ops.rows = Some(rows.into());
+    ops.indirect_data = Some(Bytes::from_static(b"abc"));
+    expect![[r#"
+        MISMATCHED_SCHEMA + INVALID_ARGUMENT: indirect data: the cells of the rows up to row 1 share bytes (6 bytes of cells in 3 bytes); send the bytes of each cell separately
+    "#]]
+    .assert_eq(&(describe_error(&world.write(&write).await.error) + "\n"));
+    world.still_served().await;
+    world.stop().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn unknown_tablets_and_tables_are_reported() {
     let world = World::start(&[]).await;
     let mut errors = Vec::new();
@@ -209,6 +232,67 @@ async fn expired_and_unknown_scanners_are_reported() {
         SCANNER_EXPIRED + NOT_FOUND: Scanner with an ill-formed id not found
     "#]]
     .assert_eq(&(errors.join("\n") + "\n").replace(&hex, "EXPIRED"));
+    world.still_served().await;
+    world.stop().await;
+}
+
+/// Returns an encoded field of a message, with a number below 16.
+fn field(number: u8, content: &[u8]) -> Vec<u8> {
+    [&[number << 3 | 2][..], &varint(content.len()), content].concat()
+}
+
+/// Returns these many empty elements of a field.
+fn empty(number: u8, elements: usize) -> Vec<u8> {
+    field(number, b"").repeat(elements)
+}
+
+/// Returns requests with these many elements, which take two bytes each here and hundreds once they are decoded.
+fn long_lists(elements: usize) -> [(&'static str, &'static str, Vec<u8>); 9] {
+    let tablet = || field(1, b"t");
+    let scan = |list: Vec<u8>| field(2, &[tablet(), list].concat());
+    [
+        (MASTER, "AlterTable", [field(1, b""), empty(2, elements)].concat()),
+        (MASTER, "CreateTable", [field(1, b"t"), field(2, &empty(1, elements))].concat()),
+        (MASTER, "GetTabletLocations", empty(1, elements)),
+        (TABLETS, "Scan", scan(empty(4, elements))),
+        (TABLETS, "Scan", scan(empty(13, elements))),
+        (TABLETS, "Scan", scan(field(13, &field(5, &empty(1, elements))))),
+        (TABLETS, "Checksum", field(1, &empty(4, elements))),
+        (TABLETS, "SplitKeyRange", [tablet(), empty(5, elements)].concat()),
+        (TABLETS, "Write", [tablet(), field(2, &empty(1, elements))].concat()),
+    ]
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_million_empty_elements_are_not_decoded() {
+    let world = World::start(&[]).await;
+    let mut master = Raw::negotiated(&world.env, world.master()).await;
+    let mut tserver = Raw::negotiated(&world.env, world.tserver()).await;
+    let mut replies = Vec::new();
+    for (service, method, body) in long_lists(1_000_001) {
+        let server = if service == MASTER { &mut master } else { &mut tserver };
+        replies.push(server.call(service, method, &[], &body).await);
+    }
+    replies.push(master.call(MASTER, "GetTabletLocations", &[], &empty(1, 10_001)).await);
+    let reason = |reply: &String| reply.strip_prefix("ERROR_INVALID_REQUEST: ").unwrap_or(reply).to_string();
+    let reasons: Vec<String> = replies.iter().map(reason).collect();
+    expect![[r#"
+        AlterTable: too many elements in alter_schema_steps (limit 10000); send fewer at a time
+        CreateTable: too many elements in schema.columns (limit 10000); send fewer at a time
+        GetTabletLocations: the request is too long (2000002 bytes, limit 1048576); send less at a time
+        Scan: too many elements in projected_columns (limit 10000); send fewer at a time
+        Scan: too many elements in column_predicates (limit 10000); send fewer at a time
+        Scan: too many elements in column_predicates.in_list.values (limit 1000000); send fewer at a time
+        Checksum: too many elements in projected_columns (limit 10000); send fewer at a time
+        SplitKeyRange: too many elements in columns (limit 10000); send fewer at a time
+        Write: too many elements in schema.columns (limit 10000); send fewer at a time
+        GetTabletLocations: too many elements in tablet_ids (limit 10000); send fewer at a time
+    "#]]
+    .assert_eq(&(reasons.join("\n") + "\n"));
+    for (service, method, body) in long_lists(10_000) {
+        let server = if service == MASTER { &mut master } else { &mut tserver };
+        assert_eq!(server.call(service, method, &[], &body).await, "ok", "{method} with long lists");
+    }
     world.still_served().await;
     world.stop().await;
 }

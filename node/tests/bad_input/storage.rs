@@ -139,6 +139,31 @@ async fn a_full_log_disk_delays_writes_and_fails_no_replica() {
     }
 }
 
+/// A full device is emptied by stopping servers and dropping tables, also with writes in flight.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_with_a_full_log_disk_stops() {
+    for log_sync in ["true", "false"] {
+        let disks = MemDisks::default();
+        let settings =
+            [UNSQUEEZED[0], UNSQUEEZED[1], ("fs_wal_dir_reserved_bytes", "0"), ("log_sync", log_sync)];
+        let mut world = World::in_env(disks.env(), &settings).await;
+        let wal = disks.disk("tserver-1/wal");
+        assert_eq!(world.write(&a_row(&world, 0)).await.error, None);
+        wal.set_free(100);
+        let (env, bystander, request) = (world.env.clone(), world.bystander.clone(), a_row(&world, 1));
+        let options = CallOptions::default();
+        let write = bystander.call::<_, WriteResponsePb>(TABLETS, "Write", &request, soon(&env), &options);
+        let stopped = async {
+            // The write waits for space by then.
+            env.sleep(Duration::from_millis(50)).await;
+            world.cluster.shutdown().await;
+        };
+        let (written, ()) = tokio::join!(write, stopped);
+        let refused = written.map_or(true, |response| response.message.error.is_some());
+        assert!(refused, "the row is not in the log");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_full_data_disk_stops_flushes_only() {
     let disks = MemDisks::default();
@@ -159,6 +184,52 @@ async fn a_full_data_disk_stops_flushes_only() {
     assert_eq!(world.count().await, 20);
     world.rows.store(20, Ordering::Relaxed);
     world.still_served().await;
+    world.stop().await;
+}
+
+/// The only voter of a group opens a term at each start, for which it needs space.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_with_a_full_data_disk_starts_and_leads_when_there_is_space() {
+    let disks = MemDisks::default();
+    let mut world = World::in_env(disks.env(), &[("fs_data_dirs_reserved_bytes", "0")]).await;
+    world.still_served().await;
+    world.cluster.shutdown().await;
+    let data = disks.disk("tserver-1/data");
+    data.set_free(0);
+    world.cluster = Cluster::start(&world.env, &world.config).await.unwrap();
+    world.bystander = connect(&world.env, world.tserver()).await;
+    let row = a_row(&world, 1);
+    let refused = loop {
+        let refused = describe_error(&world.write(&row).await.error);
+        if !refused.contains("TABLET_NOT_RUNNING") {
+            break refused;
+        }
+        world.env.sleep(Duration::from_millis(1)).await;
+    };
+    assert!(refused.contains("is not leader of this config"), "the replica runs: {refused}");
+    data.set_free(PLENTY);
+    while world.write(&row).await.error.is_some() {
+        world.env.sleep(Duration::from_millis(5)).await;
+    }
+    world.rows.store(2, Ordering::Relaxed);
+    world.still_served().await;
+    world.stop().await;
+}
+
+/// Dropping a table is a way to get space.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_dropped_table_is_removed_from_a_full_data_disk() {
+    let disks = MemDisks::default();
+    let world = World::in_env(disks.env(), &[("fs_data_dirs_reserved_bytes", "0")]).await;
+    world.still_served().await;
+    let (wal, data) = (disks.disk("tserver-1/wal"), disks.disk("tserver-1/data"));
+    data.set_free(0);
+    world.client.delete_table("t").await.unwrap();
+    let homes = [(&wal, "wals"), (&data, "data"), (&data, "tablet-meta"), (&data, "consensus-meta")];
+    let left = || homes.map(|(disk, dir)| disk.list(dir).unwrap()).concat();
+    while !left().is_empty() {
+        world.env.sleep(Duration::from_millis(5)).await;
+    }
     world.stop().await;
 }
 

@@ -20,10 +20,10 @@ use super::encryption;
 use super::pipe::{self, MessageLimit};
 use super::query::{Prepared, QueryHandler};
 use super::shared::{AcceptedConnection, Shared};
-use super::startup::{Refusal, Startup};
+use super::startup::Startup;
 
-/// Longest time for the startup and the password.
-const STARTUP_TIME: Duration = Duration::from_secs(60);
+/// Longest time for encryption, the startup and the password together.
+const STARTUP_TIME: Duration = Duration::from_secs(10);
 
 /// Connection as pgwire's code sees it.
 type Socket = Framed<DuplexStream, PgWireMessageServerCodec<Prepared>>;
@@ -36,31 +36,42 @@ struct Handlers {
 
 /// Serves a client until it leaves. A client that is refused learns so after its startup message; it may cancel.
 pub(super) async fn serve(shared: &Arc<Shared>, accepted: AcceptedConnection) {
-    let AcceptedConnection { stream, peer, is_refused, guard: _guard } = accepted;
+    let place = accepted.place.clone();
+    let opening = shared.env.timeout(STARTUP_TIME, open(shared, accepted));
+    let opened = tokio::select! {
+        biased;
+        () = place.ended() => None,
+        opened = opening => opened.flatten(),
+    };
+    let Some((mut socket, handlers, cancellation)) = opened else { return };
+    // An error of the socket means that the client is gone.
+    let _ = answer(shared, &mut socket, &handlers, &cancellation).await;
+    let _ = socket.flush().await;
+}
+
+/// Opens a connection: encryption, startup, proof. Returns `None` if it ends before its client is authenticated.
+async fn open(
+    shared: &Arc<Shared>,
+    accepted: AcceptedConnection,
+) -> Option<(Socket, Handlers, Arc<Cancellation>)> {
+    let AcceptedConnection { stream, peer, place } = accepted;
     let config = &shared.config;
     let opening = encryption::negotiate(stream, config.encryption.as_ref(), config.allow_plaintext);
-    let Some(Ok(opened)) = shared.env.timeout(STARTUP_TIME, opening).await else { return };
+    let opened = opening.await.ok()?;
     let cancellation = shared.cancels.connection();
     let limit = MessageLimit::new(config.message_bytes_max);
     let client = DefaultClient::new(peer, opened.is_encrypted);
-    let refusal = match (is_refused, opened.is_acceptable) {
-        (true, _) => Some(Refusal::TooMany),
-        (false, false) => Some(Refusal::Plaintext),
-        (false, true) => None,
-    };
+    let is_acceptable = opened.is_acceptable;
     let pipe = pipe::open(&shared.env, opened, limit, cancellation.clone());
     let mut socket = Framed::new(pipe, PgWireMessageServerCodec::new(client));
     let executor = Arc::new(shared.access.common_executor().map_or_else(OnceLock::new, OnceLock::from));
-    let handlers = Handlers {
-        startup: Arc::new(Startup::new(shared, cancellation.clone(), executor.clone(), refusal)),
-        query: Arc::new(QueryHandler::new(executor)),
-    };
-    let started = shared.env.timeout(STARTUP_TIME, start(shared, &mut socket, &handlers)).await;
-    if let Some(Ok(true)) = started {
-        // An error of the socket means that the client is gone.
-        let _ = answer(shared, &mut socket, &handlers, &cancellation).await;
+    let startup = Startup::new(shared, cancellation.clone(), executor.clone(), place, is_acceptable);
+    let handlers = Handlers { startup: Arc::new(startup), query: Arc::new(QueryHandler::new(executor)) };
+    if let Ok(true) = start(shared, &mut socket, &handlers).await {
+        return Some((socket, handlers, cancellation));
     }
     let _ = socket.flush().await;
+    None
 }
 
 /// Handles messages until the client is authenticated. Returns false if the connection ends before that.

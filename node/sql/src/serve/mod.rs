@@ -10,6 +10,7 @@
 //! ```
 //!
 //! - A statement reads one snapshot. There are no transactions: a block may only read.
+//! - Connections whose clients have not proved who they are take no place of others (`places`).
 //! - Invariant: other hosts than this one prove who they are, over TLS. Only `allow_plaintext` lifts the second.
 //! - A cancel request, or the end of a connection, drops the running statement, which closes its scanners.
 
@@ -24,6 +25,7 @@ mod flight;
 mod numeric;
 mod parameters;
 mod pipe;
+mod places;
 mod probe;
 mod query;
 mod scram;
@@ -34,7 +36,6 @@ mod token;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nyala_common::env::{Env, Listener, TaskHandle};
 
@@ -45,6 +46,7 @@ use cancel::Cancels;
 pub use config::ServeConfig;
 pub use encryption::Encryption;
 use flight::FlightServer;
+use places::Places;
 pub use probe::requires_authentication;
 pub use scram::Passwords;
 use shared::{AcceptedConnection, Shared, accept};
@@ -74,8 +76,8 @@ impl SqlServer {
         };
         let address = listener.local_addr();
         let cancels = Arc::new(Cancels::default());
-        let (processes, connections) = (Arc::default(), AtomicUsize::new(0));
-        let shared = Arc::new(Shared { env: env.clone(), access, config, cancels, processes, connections });
+        let (processes, places) = (Arc::default(), Places::new(config.connections_max, cancels.stopped()));
+        let shared = Arc::new(Shared { env: env.clone(), access, config, cancels, processes, places });
         let serving = shared.clone();
         let serve = move |accepted: AcceptedConnection| {
             let shared = serving.clone();
@@ -98,7 +100,7 @@ impl SqlServer {
 
     /// Returns the number of connections.
     pub fn connections(&self) -> usize {
-        self.shared.connections.load(Ordering::Acquire)
+        self.shared.places.len()
     }
 
     /// Ends all connections and their statements.

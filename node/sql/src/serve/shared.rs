@@ -2,7 +2,6 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 use nyala_common::env::{Env, Listener, Stream};
 use pgwire::api::RandomPidSecretKeyGenerator;
@@ -11,9 +10,7 @@ use pgwire::error::{ErrorInfo, PgWireError};
 use super::access::Access;
 use super::cancel::Cancels;
 use super::config::ServeConfig;
-
-/// Connections above the limit that are told so at once; more are closed without a word.
-const REFUSALS_MAX: usize = 32;
+use super::places::{ConnectionPlace, Places};
 
 /// State that all connections share.
 pub(super) struct Shared {
@@ -23,34 +20,15 @@ pub(super) struct Shared {
     pub(super) cancels: Arc<Cancels>,
     /// Source of the numbers and keys that cancel requests name.
     pub(super) processes: Arc<RandomPidSecretKeyGenerator>,
-    /// Number of connections of both protocols.
-    pub(super) connections: AtomicUsize,
-}
-
-/// Counts a connection until it is dropped.
-pub(super) struct ConnectionGuard(Arc<Shared>);
-
-impl ConnectionGuard {
-    /// Counts a connection. Returns the number of connections before it, too.
-    pub(super) fn new(shared: &Arc<Shared>) -> (usize, ConnectionGuard) {
-        let before = shared.connections.fetch_add(1, Ordering::AcqRel);
-        (before, ConnectionGuard(shared.clone()))
-    }
-}
-
-impl Drop for ConnectionGuard {
-    fn drop(&mut self) {
-        self.0.connections.fetch_sub(1, Ordering::AcqRel);
-    }
+    /// Places of the connections of both protocols.
+    pub(super) places: Arc<Places>,
 }
 
 /// A connection that was accepted.
 pub(super) struct AcceptedConnection {
     pub(super) stream: Stream,
     pub(super) peer: SocketAddr,
-    /// True if there are too many connections already.
-    pub(super) is_refused: bool,
-    pub(super) guard: ConnectionGuard,
+    pub(super) place: Arc<ConnectionPlace>,
 }
 
 /// Accepts connections until its task ends, and serves each.
@@ -66,11 +44,8 @@ pub(super) async fn accept(
             shared.env.sleep(PAUSE).await;
             continue;
         };
-        let (before, guard) = ConnectionGuard::new(&shared);
-        let max = shared.config.connections_max;
-        if before < max + REFUSALS_MAX {
-            serve(AcceptedConnection { stream, peer, is_refused: before >= max, guard });
-        }
+        let place = shared.places.enter(peer.ip());
+        serve(AcceptedConnection { stream, peer, place });
     }
 }
 

@@ -18,6 +18,7 @@ use pgwire::messages::{PgWireBackendMessage, PgWireFrontendMessage};
 use super::super::executor::Executor;
 use super::access::Proof;
 use super::cancel::{Cancellation, Registration};
+use super::places::ConnectionPlace;
 use super::scram::ScramExchange;
 use super::shared::{Shared, fatal};
 use super::token::TokenExchange;
@@ -33,16 +34,9 @@ pub(super) struct Startup {
     registration: Mutex<Option<Registration>>,
     /// Set when the client's rights are known.
     executor: Arc<OnceLock<Executor>>,
-    refusal: Option<Refusal>,
-}
-
-/// Reason to refuse a connection, which its client learns after its startup message.
-#[derive(Debug, Clone, Copy)]
-pub(super) enum Refusal {
-    /// There are too many connections already.
-    TooMany,
-    /// The connection is not encrypted.
-    Plaintext,
+    place: Arc<ConnectionPlace>,
+    /// True if the connection is encrypted or need not be. Otherwise its client learns why after its startup message.
+    is_acceptable: bool,
 }
 
 impl Startup {
@@ -50,7 +44,8 @@ impl Startup {
         shared: &Arc<Shared>,
         cancellation: Arc<Cancellation>,
         executor: Arc<OnceLock<Executor>>,
-        refusal: Option<Refusal>,
+        place: Arc<ConnectionPlace>,
+        is_acceptable: bool,
     ) -> Startup {
         let mut parameters = DefaultServerParameterProvider::default();
         parameters.server_version = SERVER_VERSION.to_string();
@@ -62,7 +57,8 @@ impl Startup {
             cancellation,
             registration: Mutex::default(),
             executor,
-            refusal,
+            place,
+            is_acceptable,
         }
     }
 
@@ -75,17 +71,18 @@ impl Startup {
     }
 
     fn check(&self) -> PgWireResult<()> {
-        match self.refusal {
-            None => Ok(()),
-            Some(Refusal::TooMany) => {
-                let max = self.shared.config.connections_max;
-                Err(fatal("53300", format!("too many connections (limit {max}); try again later")))
-            }
-            Some(Refusal::Plaintext) => {
-                let what = "this server takes encrypted connections only; connect with sslmode=require";
-                Err(fatal("28000", what.to_string()))
-            }
+        if self.place.is_full() {
+            return Err(self.too_many());
         }
+        if !self.is_acceptable {
+            let what = "this server takes encrypted connections only; connect with sslmode=require";
+            return Err(fatal("28000", what.to_string()));
+        }
+        Ok(())
+    }
+
+    fn too_many(&self) -> PgWireError {
+        fatal("53300", self.place.refusal())
     }
 
     async fn proceed<C>(&self, client: &mut C, outcome: AuthOutcome) -> PgWireResult<()>
@@ -95,6 +92,9 @@ impl Startup {
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
         let AuthOutcome::Authenticated { final_message, .. } = outcome else { return Ok(()) };
+        if !self.place.prove() {
+            return Err(self.too_many());
+        }
         self.driver.complete_authentication(client, final_message).await?;
         let (process, key) = client.pid_and_secret_key();
         let registration = self.shared.cancels.register(process, key, self.cancellation.clone());

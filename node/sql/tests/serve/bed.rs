@@ -8,6 +8,8 @@ use nyala_client::Client;
 use nyala_common::env::os::{OsEnv, OsOptions};
 use nyala_sql::serve::{ClusterAccess, ServeConfig, SqlServer};
 use nyala_sql::{Format, Shell};
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 
 /// Doublings of the table `big`, whose scans are cancelled: enough rows for many batches of a scanner.
 const BIG_DOUBLINGS: u32 = 18;
@@ -76,6 +78,17 @@ pub(crate) async fn start_cluster(settings: &[(&str, &str)]) -> (Cluster, tempfi
     }
     let config = ClusterConfig::on_loopback(dir.path().to_str().expect("UTF-8"), 1, flags);
     (Cluster::start(&env, &config).await.expect("free ports and a fresh directory"), dir)
+}
+
+/// Opens more connections than a server takes, each of which sends `first` and no more.
+pub(crate) async fn flood(address: SocketAddr, first: &[u8]) -> Vec<TcpStream> {
+    let mut flood = Vec::new();
+    for _ in 0..250 {
+        let mut socket = TcpStream::connect(address).await.expect("a server");
+        socket.write_all(first).await.expect("an open connection");
+        flood.push(socket);
+    }
+    flood
 }
 
 /// Waits until a condition on the number of open scanners holds, or another; each look is a call.

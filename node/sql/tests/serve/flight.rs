@@ -17,7 +17,7 @@ use futures_util::{StreamExt, TryStreamExt, stream};
 use nyala_sql::serve::{Passwords, ServeConfig, SqlServer};
 use tonic::transport::Channel;
 
-use super::bed::{Bed, block_on, open_scanners, until};
+use super::bed::{Bed, block_on, flood, open_scanners, until};
 
 type FlightClient = FlightSqlServiceClient<Channel>;
 
@@ -71,6 +71,7 @@ fn clients_of_flight_sql_are_served() {
         server.stop().await;
         scans_end_with_their_client(&bed).await;
         limits_and_passwords_hold(&bed).await;
+        connections_without_a_call_lock_no_client_out(&bed).await;
         bed.stop().await;
     });
 }
@@ -236,6 +237,19 @@ async fn scans_end_with_their_client(bed: &Bed) {
     until(bed, "the scan of a server that has stopped is closed", |open| open == 0).await;
     let mut rest = rows.collect::<Vec<_>>().await;
     assert!(rest.pop().expect("an end").is_err(), "the stream of a server that has stopped is complete");
+}
+
+async fn connections_without_a_call_lock_no_client_out(bed: &Bed) {
+    let passwords = Passwords::parse(bed.client.env(), "ann:secret\n").expect("a good file");
+    let config = ServeConfig { connections_max: 1, passwords: Some(Arc::new(passwords)), ..flight_config() };
+    let server = bed.serve(config).await;
+    let address = server.flight_address().expect("Flight SQL is served");
+    let _silent = flood(address, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
+    let mut client = connect(&server).await;
+    client.handshake("ann", "secret").await.expect("the right password");
+    let _more = flood(address, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
+    assert!(query(&mut client, "SELECT 1 AS one").await.contains("| 1 "), "a client that was let in stays");
+    server.stop().await;
 }
 
 async fn limits_and_passwords_hold(bed: &Bed) {

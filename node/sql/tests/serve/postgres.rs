@@ -7,7 +7,7 @@ use nyala_sql::serve::{ClusterAccess, Passwords, ServeConfig, SqlServer};
 use tokio_postgres::types::Type;
 use tokio_postgres::{Config, NoTls, SimpleQueryMessage};
 
-use super::bed::{Bed, LOOKS_MAX, block_on, open_scanners, until};
+use super::bed::{Bed, LOOKS_MAX, block_on, flood, open_scanners, until};
 
 fn config(server: &SqlServer) -> Config {
     let mut config = Config::new();
@@ -43,6 +43,7 @@ fn clients_of_the_postgres_protocol_are_served() {
         server.stop().await;
         scans_are_cancelled_on_the_servers(&bed).await;
         limits_and_passwords_hold(&bed).await;
+        silent_connections_lock_no_client_out(&bed).await;
         servers_aggregate_unless_switched_off(&bed).await;
         bed.stop().await;
     });
@@ -326,6 +327,22 @@ async fn limits_and_passwords_hold(bed: &Bed) {
     client.batch_execute(&long).await.expect_err("a message that is too long");
     until(bed, "the connection is closed", |_| server.connections() == 0).await;
     connect(config(&server).password("secret")).await.expect("a free place");
+    server.stop().await;
+}
+
+async fn silent_connections_lock_no_client_out(bed: &Bed) {
+    let server = bed.serve(ServeConfig { connections_max: 2, ..ServeConfig::default() }).await;
+    let early = connect(&config(&server)).await.expect("a client");
+    let silent = flood(server.address(), b"").await;
+    let late = connect(&config(&server)).await.expect("a client");
+    let more = flood(server.address(), b"").await;
+    for client in [&early, &late] {
+        client.batch_execute("SELECT 1").await.expect("clients that were let in stay");
+    }
+    let error = connect(&config(&server)).await.expect_err("a third client");
+    assert_eq!(code(&error), "53300");
+    drop((early, late, silent, more));
+    until(bed, "the connections are closed", |_| server.connections() == 0).await;
     server.stop().await;
 }
 

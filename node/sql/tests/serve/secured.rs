@@ -1,6 +1,7 @@
 //! Encryption of both protocols, and clients with the rights of their own JSON Web Tokens.
 
 use std::net::SocketAddr;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::pin::Pin;
 use std::sync::Arc;
@@ -59,7 +60,9 @@ impl Pki {
         let files =
             [("ca.pem", ca_pem.as_str()), ("cert.pem", &certificate), ("key.pem", &key), ("jwks.json", keys)];
         for (name, text) in files {
-            std::fs::write(dir.path().join(name), text).expect("a file");
+            let path = dir.path().join(name);
+            std::fs::write(&path, text).expect("a file");
+            std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o600)).expect("a file");
         }
         let token_key = jsonwebtoken::EncodingKey::from_secret(b"a secret");
         Pki { dir, ca: ca_der, token_key }

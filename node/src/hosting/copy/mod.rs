@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   leader ── StartTabletCopy ─▶ sink.rs ── Begin, FetchData … ─▶ service.rs ─▶ sessions.rs   (at the source)
-//!                                   │  (source_client.rs)             └─▶ throttle.rs
+//!             (reserved_space.rs)   │  (source_client.rs)             └─▶ throttle.rs
 //!                                   └─▶ files in place ─▶ READY ─▶ the replica is opened and runs
 //! ```
 //!
@@ -12,6 +12,7 @@
 use std::time::Duration;
 
 mod order;
+mod reserved_space;
 pub mod service;
 mod sessions;
 mod sink;
@@ -19,6 +20,7 @@ mod source_client;
 mod throttle;
 
 pub use order::{CopyOrder, CopyTarget};
+pub use reserved_space::ReservedSpace;
 pub use service::CopyService;
 pub use sink::copy;
 

@@ -9,6 +9,8 @@ use engine::ids::{PeerId, TabletId, Term, Uuid};
 use engine::replica::copy::CopyLeader;
 
 use super::CopyConfig;
+use super::reserved_space::ReservedSpace;
+use crate::hosting::space::SpaceWatch;
 use nyala_common::env::Env;
 use nyala_common::security::RpcCaller;
 use nyala_proto::kudu::consensus::StartTabletCopyRequestPb;
@@ -19,7 +21,8 @@ pub struct CopyOrder {
     pub source: PeerId,
     /// `host:port` of the source.
     pub addr: String,
-    /// Term of the leader that requested the copy; `None` for an operator's request.
+    /// Term of the leader that requested the copy; `None` for an operator's request, which Kudu's tool sends without a
+    /// term or, if forced, with the largest one.
     pub term: Option<Term>,
 }
 
@@ -35,7 +38,10 @@ impl CopyOrder {
             tablet: Uuid::parse(&request.tablet_id).map_err(|error| error.context("tablet_id"))?,
             source: Uuid::parse(&request.copy_peer_uuid).map_err(|error| error.context("copy_peer_uuid"))?,
             addr: format!("{}:{}", addr.host, addr.port),
-            term: request.caller_term.and_then(|term| u64::try_from(term).ok()),
+            term: request
+                .caller_term
+                .filter(|term| *term < i64::MAX)
+                .and_then(|term| u64::try_from(term).ok()),
         })
     }
 }
@@ -50,6 +56,6 @@ pub struct CopyTarget<'a> {
     pub config: CopyConfig,
     /// Bytes fetched so far.
     pub received: &'a AtomicU64,
-    /// Largest copy that fits.
-    pub bytes_max: u64,
+    /// Space of the directories, and what copies have reserved of it; `None`: no limit.
+    pub space: Option<(&'a SpaceWatch, &'a ReservedSpace)>,
 }

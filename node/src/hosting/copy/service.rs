@@ -22,13 +22,14 @@ use engine::note::raft::{NotedDataState, NotedRole, PostState, RaftAction, RaftN
 use engine::raft::{self, ConsensusMeta, RaftStatus};
 use engine::replica::copy::{CopyPart, CopySource};
 use engine::replica::{Replica, ReplicaEffects};
+use engine::wal::Wal;
 use prost::Message;
 
 use super::CopyConfig;
 use super::sessions::CopySessions;
 use super::throttle::RateLimiter;
 use crate::hosting::consensus_service::{HostedReplica, ReplicaHost};
-use crate::hosting::replica::ReplicaHandle;
+use crate::hosting::replica::{LogAnchorGuard, ReplicaHandle};
 use nyala_common::env::{BoxFuture, Env};
 use nyala_common::rpc::{Call, MethodInfo, Reply, RpcErrorCodePb, Service};
 use nyala_common::security::acl::MethodRole;
@@ -62,9 +63,16 @@ service_methods! {
 pub struct CopyService {
     host: Arc<dyn ReplicaHost>,
     config: CopyConfig,
-    sessions: Mutex<CopySessions>,
+    sessions: Mutex<CopySessions<FixedReplica>>,
     throttle: Mutex<RateLimiter>,
     bytes_sent: AtomicU64,
+}
+
+/// Fixed state of a replica.
+struct FixedReplica {
+    source: CopySource,
+    /// Keeps the log after that state, which the learner needs once it is copied.
+    anchor: LogAnchorGuard,
 }
 
 /// Error of a call, with Kudu's code.
@@ -101,7 +109,7 @@ impl CopyService {
         })
     }
 
-    fn sessions(&self) -> MutexGuard<'_, CopySessions> {
+    fn sessions(&self) -> MutexGuard<'_, CopySessions<FixedReplica>> {
         self.sessions.lock()
     }
 
@@ -137,21 +145,28 @@ impl CopyService {
         let throttled = |error| CopyError::new(Code::UnknownError, error);
         self.sessions().admit(env.now().mono, requestor, tablet).map_err(throttled)?;
         let replica = self.replica(&request.tablet_id)?;
-        let (source, status) = fix(env, &replica, requestor).await.map_err(|error| {
+        let (fixed, status) = fix(env, &replica, requestor).await.map_err(|error| {
             let code = if error.kind == ErrorKind::Io { Code::IoError } else { Code::UnknownError };
             CopyError::new(code, error.context(format_args!("fix the state of tablet {tablet}")))
         })?;
+        let manifest = fixed.source.manifest();
         let response = BeginTabletCopySessionResponsePb {
             session_id: Bytes::new(),
             session_idle_timeout_millis: self.config.idle_timeout.as_millis() as u64,
-            wal_segment_seqnos: source.manifest().segments.iter().map(|segment| segment.sequence).collect(),
+            wal_segment_seqnos: manifest.segments.iter().map(|segment| segment.sequence).collect(),
             initial_cstate: wire::state_to_pb(&status, self.host.uuid(), false),
             responder_uuid: Some(id_bytes(&self.host.uuid())),
             superblock_is_too_large: Some(true),
         };
-        let (id, bytes, last) = (env.random_uuid(), source.manifest().total_bytes(), source.last_op());
-        let begun = self.sessions().begin(env.now().mono, id, requestor, tablet, Arc::new(source));
+        let (id, bytes, last) = (env.random_uuid(), manifest.total_bytes(), manifest.last_op);
+        let begun = self.sessions().begin(env.now().mono, id, requestor, tablet, Arc::new(fixed));
         begun.map_err(throttled)?;
+        // Order: after the session is entered. A deletion that ended the tablet's sessions before that has stopped the
+        // replica.
+        if replica.is_stopping() {
+            self.sessions().end(id);
+            return Err(CopyError::new(Code::TabletNotFound, replica.stopped_error()));
+        }
         tracing::info!(%tablet, %requestor, session = %id, bytes, %last, "a tablet is copied from here");
         Ok(Reply::message(&BeginTabletCopySessionResponsePb { session_id: id_bytes(&id), ..response }))
     }
@@ -169,7 +184,8 @@ impl CopyService {
 
     async fn fetch(&self, request: &FetchDataRequestPb) -> Result<Reply, CopyError> {
         let env = self.host.env();
-        let source = self.session(&request.session_id)?;
+        let fixed = self.session(&request.session_id)?;
+        let source = &fixed.source;
         let (part, missing) = part(&request.data_id)?;
         let requested = usize::try_from(request.max_length()).unwrap_or(0);
         let max = if requested == 0 { self.config.chunk_bytes } else { requested.min(CHUNK_BYTES_MAX) };
@@ -212,7 +228,7 @@ impl CopyService {
         }
     }
 
-    fn session(&self, id: &[u8]) -> Result<Arc<CopySource>, CopyError> {
+    fn session(&self, id: &[u8]) -> Result<Arc<FixedReplica>, CopyError> {
         let now = self.host.env().now().mono;
         let found = Uuid::parse(id).ok().and_then(|id| self.sessions().use_one(now, id));
         found.ok_or_else(|| {
@@ -231,7 +247,11 @@ impl CopyService {
     }
 
     fn end(&self, request: &EndTabletCopySessionRequestPb) -> Result<Reply, CopyError> {
-        self.session(&request.session_id)?;
+        let fixed = self.session(&request.session_id)?;
+        if request.is_success {
+            // The learner opens its replica, then asks for the log. It has as much time as a session that is not used.
+            fixed.anchor.keep_until(self.host.env().now().mono.after(self.config.idle_timeout));
+        }
         if let Ok(id) = Uuid::parse(&request.session_id) {
             self.sessions().end(id);
             let error = request.error.as_ref().and_then(|error| error.message.as_deref()).unwrap_or_default();
@@ -274,7 +294,7 @@ async fn fix(
     env: &Env,
     replica: &ReplicaHandle,
     sink: PeerId,
-) -> engine::error::Result<(CopySource, RaftStatus)> {
+) -> engine::error::Result<(FixedReplica, RaftStatus)> {
     let mut last = Error::not_ready("it was never tried");
     for _ in 0..ATTEMPTS {
         let now = env.now();
@@ -286,11 +306,18 @@ async fn fix(
             replica.copy_view(meta).map(|view| (view, status))
         };
         let (mut view, status) = replica.run_on_loop(view).await??;
-        let log = replica.run_on_wal(|wal| wal.snapshot()).await??;
+        let anchors = replica.log_anchors().clone();
+        let fix_log = move |wal: &mut Wal| {
+            let log = wal.snapshot()?;
+            // Order: before log GC, which the log task runs, too.
+            let anchor = anchors.hold(sink, log.last_op.index);
+            Ok::<_, Error>((log, anchor))
+        };
+        let (log, anchor) = replica.run_on_wal(fix_log).await??;
         let (term, committed) = note_open(env, replica, sink, log.last_op).await?;
         view.reached(term);
         match CopySource::new(view, log, committed) {
-            Ok(source) => return Ok((source, status)),
+            Ok(source) => return Ok((FixedReplica { source, anchor }, status)),
             Err(error) if error.kind == ErrorKind::NotReady => {
                 env.observer.mark("tablet copy: log GC during the snapshot");
                 last = error;

@@ -7,11 +7,10 @@ use std::time::Duration;
 
 use engine::error::{Error, Result};
 use engine::ids::{PeerId, TabletId, Uuid};
-use engine::replica::copy::CopySource;
 use engine::time::Instant;
 
-/// All sessions of one server, by id.
-pub(super) struct CopySessions<S = CopySource> {
+/// All sessions of one server, by id. `S` is the source's fixed state.
+pub(super) struct CopySessions<S> {
     /// Largest number of sessions.
     max: usize,
     /// Idle time after which a session expires.

@@ -10,11 +10,9 @@ use engine::replica::copy::{CopyManifest, CopySink, RejectedSource, is_vote_unkn
 
 use super::order::{CopyOrder, CopyTarget};
 use super::source_client::CopySourceClient;
+use crate::hosting::space::CopyBytes;
 use crate::hosting::tombstones::CopySlot;
 use nyala_common::env::Env;
-
-/// ENOSPC.
-const NO_SPACE: i32 = 28;
 
 /// Fetches a tablet into its slot. After a failure the caller recovers the previous state from the disk.
 pub async fn copy(target: &CopyTarget<'_>, order: &CopyOrder, slot: &CopySlot) -> Result<CopyManifest> {
@@ -32,17 +30,22 @@ async fn copy_session(
 ) -> Result<CopyManifest> {
     let env = target.env;
     let manifest = remote.manifest().await?;
-    let bytes = manifest.total_bytes();
-    if bytes > target.bytes_max {
-        let message =
-            format!("the copy does not fit ({bytes} bytes, {} above the reserve)", target.bytes_max);
-        return Err(Error { errno: Some(NO_SPACE), ..Error::throttled(message) });
-    }
+    let reserved = match target.space {
+        Some((watch, space)) => {
+            let (data_dir, log) = (slot.data_dir.path.clone(), manifest.log_bytes());
+            let copy = CopyBytes { data_dir, files: manifest.total_bytes() - log, log };
+            Some(space.reserve(watch, order.tablet, copy)?)
+        }
+        None => None,
+    };
     let (wal, data) = (target.wal.clone(), slot.data_dir.disk.clone());
     let disks = (wal.clone(), data.clone());
     let rejected = RejectedSource::of(order.leader(), &manifest);
     let begin = async {
-        let begin = || CopySink::begin(wal, data, &slot.local, order.leader(), manifest);
+        let begin = || {
+            slot.remove_leftovers(&*wal)?;
+            CopySink::begin(wal, data, &slot.local, order.leader(), manifest)
+        };
         let sink = match env.run(begin).await {
             Ok(sink) => {
                 env.observer.mark_if(slot.rejected().is_some(), "tablet copy: unknown vote replaced");
@@ -68,7 +71,11 @@ async fn copy_session(
     while let Some(wanted) = sink.wanted() {
         let chunk = remote.fetch(wanted.part, wanted.offset).await?;
         env.run(|| sink.put(wanted.part, &chunk)).await?;
-        target.received.fetch_add(chunk.data.len() as u64, Ordering::Relaxed);
+        let bytes = chunk.data.len() as u64;
+        target.received.fetch_add(bytes, Ordering::Relaxed);
+        if let Some(reserved) = &reserved {
+            reserved.on_written(wanted.part, bytes);
+        }
     }
     // The replica votes again when it runs, by its own log.
     let term = slot.end_votes(env).await?;

@@ -70,6 +70,8 @@ pub(super) struct ReplicaLoop {
     /// Buffer for the events that were queued while the replica hibernated.
     queued_events: Vec<(ClockReading, raft::RaftEvent)>,
     meta: MetaStore,
+    /// The log task waits for space on its device.
+    log_waits_for_space: bool,
     /// Receiver of the replica after the loop ends. While set, no more work is accepted.
     pub(super) stopping: Option<oneshot::Sender<Replica>>,
     /// Bytes of operations received from leaders that may not be applied yet.
@@ -133,6 +135,7 @@ impl ReplicaLoop {
             effects,
             queued_events: Vec::new(),
             meta: MetaStore::default(),
+            log_waits_for_space: false,
             stopping: None,
             received_bytes: 0,
         }
@@ -168,10 +171,11 @@ impl ReplicaLoop {
         self.queued_events = queued_events;
     }
 
-    /// Returns true if the proposals in flight can finish without other members.
+    /// Returns true if the proposals in flight can finish without other members, and without space that the log lacks.
     pub(super) fn can_finish_alone(&self) -> bool {
         let status = self.shared.status();
-        status.role == Role::Leader && status.active_config().voter_count() == 1
+        let waits_for_space = self.log_waits_for_space || self.retry.at().is_some();
+        status.role == Role::Leader && status.active_config().voter_count() == 1 && !waits_for_space
     }
 
     /// Estimates the cost of a turn of these commands. Returns it with the bytes that leaders sent and that may not be
@@ -185,6 +189,7 @@ impl ReplicaLoop {
                 Command::With(_) | Command::WithWal(_) | Command::Stop(_) => heavy = true,
                 Command::Event(_)
                 | Command::Persisted(..)
+                | Command::LogWaitsForSpace(_)
                 | Command::Failed
                 | Command::MetaStored(..)
                 | Command::WantSnapshot(_) => {}
@@ -207,6 +212,7 @@ impl ReplicaLoop {
 
     /// Steps the replica through `commands` and starts the effects.
     pub(super) fn turn(&mut self, commands: &mut Vec<Command>) {
+        self.replica.set_follower_failed_after(self.shared.config.follower_failed_after.get());
         self.wake();
         for command in commands.drain(..) {
             self.check(|this| this.command(command));
@@ -225,12 +231,13 @@ impl ReplicaLoop {
         self.send();
     }
 
-    /// Fails the replica after a failure outside of it: it must not continue to lead.
+    /// Fails the replica after a failure outside of it: it must not continue to lead. Publishes a failure in work that
+    /// the loop ran for others, such as the end of a job: no later step would.
     fn end_if_failed(&mut self) {
-        if self.replica.failure().is_none()
-            && let Some(error) = self.shared.failure()
-        {
-            self.step(ReplicaEvent::LogFailed(error));
+        match (self.replica.failure(), self.shared.failure()) {
+            (None, Some(error)) => self.step(ReplicaEvent::LogFailed(error)),
+            (Some(error), None) => self.shared.fail(error),
+            _ => {}
         }
     }
 
@@ -263,6 +270,7 @@ impl ReplicaLoop {
                 self.step(ReplicaEvent::WantSnapshot { at: Timestamp(before.0.saturating_sub(1)) });
             }
             Command::Persisted(Ok(op), times) => self.persisted(op, &times),
+            Command::LogWaitsForSpace(waits) => self.log_waits_for_space = waits,
             Command::Persisted(Err(error), _) => self.step(ReplicaEvent::LogFailed(error)),
             Command::With(work) => work(&mut self.replica, &mut self.effects),
             Command::WithWal(work) => return self.with_wal(work),
@@ -509,8 +517,9 @@ impl ReplicaLoop {
         }
     }
 
-    /// Rejects all waiting callers with `error`.
+    /// Rejects all waiting callers with `error`, and releases what operations hold that are not applied any more.
     pub(super) fn refuse(&mut self, error: &Error) {
+        self.entry_reservations.clear();
         for (_, (reply_sender, _)) in std::mem::take(&mut self.proposals) {
             let _gone = reply_sender.send(Err(error.clone()));
         }
@@ -567,6 +576,7 @@ impl From<log_writer::LogEvent> for Command {
     fn from(done: log_writer::LogEvent) -> Command {
         match done {
             log_writer::LogEvent::Persisted(result, times) => Command::Persisted(result, times),
+            log_writer::LogEvent::WaitsForSpace(waits) => Command::LogWaitsForSpace(waits),
             log_writer::LogEvent::Read(read, result) => {
                 Command::Event(raft::RaftEvent::LogRead { peer: read.peer, from: read.from, result })
             }

@@ -14,10 +14,12 @@
 //!   other tablets.
 //!
 //! *Not here:* the replica's logic (`engine::replica`), the turns (`event_loop.rs`, `visits.rs`), hibernation
-//! (`hibernation.rs`), the commands (`shared.rs`), the steps of calls (`op_steps.rs`).
+//! (`hibernation.rs`), the commands (`shared.rs`), the steps of calls (`op_steps.rs`), what the log must keep
+//! (`log_anchors.rs`).
 
 mod event_loop;
 mod hibernation;
+mod log_anchors;
 mod op_steps;
 mod shared;
 mod visits;
@@ -44,6 +46,8 @@ use nyala_common::env::Env;
 use nyala_common::rpc::call_steps::CallSteps;
 
 use event_loop::ReplicaLoop;
+use log_anchors::LogAnchors;
+pub use log_anchors::{LogAnchorGuard, LogNeeds};
 use shared::{Command, Shared, WithReplica, stopped};
 pub use shared::{CommittedOp, OnCompleted, ReplicaConfig};
 use visits::LoopSlot;
@@ -108,6 +112,7 @@ impl ReplicaHandle {
             status_changed: Notify::new(),
             hibernation: hibernation::HibernationSlot::default(),
             log_sizes: Arc::default(),
+            log_anchors: Arc::default(),
             consensus_meta_bytes: AtomicU64::new(replica.consensus_meta().encode().len() as u64),
             metrics: Arc::default(),
         });
@@ -190,6 +195,22 @@ impl ReplicaHandle {
     /// Returns the last logged operation, by a query to the loop.
     pub async fn last_op(&self) -> Result<OpId> {
         self.run_on_loop(|replica, _| replica.last_op()).await
+    }
+
+    /// Returns the first operations that the users of the log need, by a query to the loop.
+    pub async fn log_needs(&self) -> Result<LogNeeds> {
+        let (now, anchors) = (self.shared.env.now(), self.shared.log_anchors.clone());
+        self.run_on_loop(move |replica, _| LogNeeds {
+            keep_from: replica.log_keep_from(),
+            wanted_from: replica.log_wanted_from(),
+            anchored_from: anchors.keep_from(now.mono, || replica.status(now).peers),
+        })
+        .await
+    }
+
+    /// Returns the log anchors of copies from this replica.
+    pub fn log_anchors(&self) -> &Arc<LogAnchors> {
+        &self.shared.log_anchors
     }
 
     /// Returns the bytes of the log.

@@ -16,6 +16,8 @@ use engine::time::Timestamp;
 use tokio::sync::{Notify, mpsc, oneshot};
 
 use super::hibernation::HibernationSlot;
+use super::log_anchors::LogAnchors;
+use crate::changed_flag::LiveSeconds;
 use crate::hosting::log_writer;
 use crate::hosting::raft_transport::RaftTransport;
 use crate::hosting::replica_metrics::ReplicaMetrics;
@@ -37,6 +39,8 @@ pub struct ReplicaConfig {
     pub frame_bytes_max: usize,
     /// Transport to the tablet's other replicas.
     pub peers: RaftTransport,
+    /// Silence after which a member counts as failed.
+    pub follower_failed_after: LiveSeconds,
     /// Called when the replica fails.
     pub on_failure: Arc<dyn Fn() + Send + Sync>,
     /// Called when the tablet report would differ: another leader, other members, another health of a member.
@@ -75,6 +79,8 @@ pub(super) struct Shared {
     /// Hibernation state: takes events that need not wake the loop.
     pub(super) hibernation: HibernationSlot,
     pub(super) log_sizes: Arc<log_writer::LogSizes>,
+    /// Log anchors of copies from this replica.
+    pub(super) log_anchors: Arc<LogAnchors>,
     /// Bytes of the consensus metadata.
     pub(super) consensus_meta_bytes: AtomicU64,
     pub(super) metrics: Arc<ReplicaMetrics>,
@@ -114,6 +120,8 @@ pub(super) enum Command {
     WantSnapshot(Timestamp),
     /// Result of the log task: everything up to this operation is durable, and the times of its group.
     Persisted(Result<OpId>, log_writer::GroupTimes),
+    /// True while the log task waits for space on its device.
+    LogWaitsForSpace(bool),
     /// Wakes the loop of a replica that failed outside of it, so that it rejects the waiting callers.
     Failed,
     MetaStored(u64, Result<()>),

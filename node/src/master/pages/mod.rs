@@ -173,11 +173,13 @@ async fn dump_entities(service: Arc<MasterService>) -> PageResult {
 }
 
 async fn scrape_targets(service: Arc<MasterService>) -> PageResult {
+    // A follower asks the masters too: if it leads next, it knows the addresses of those that are down by then.
+    let masters = service.known_masters.complete(list_masters(&service).await?);
     match service.leadership.catalog() {
         Err(CatalogUnavailable::NotLeader) => Ok(PageBody::Json(serde_json::json!([]))),
+        // An error, by which Prometheus keeps its targets, if the leadership ends meanwhile.
         _ => {
-            let masters = list_masters(&service).await?;
-            with_catalog(service, "", "/prometheus-sd", move |catalog, now| {
+            read_catalog(service, move |catalog, now| {
                 Ok(PageBody::Json(servers::scrape_targets(catalog, now, &masters)))
             })
             .await

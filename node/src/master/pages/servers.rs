@@ -221,7 +221,8 @@ fn master_entity(master: &nyala_proto::kudu::ServerEntryPb) -> Value {
     })
 }
 
-/// Returns the targets of Prometheus' HTTP service discovery: the masters and the tablet servers that are alive.
+/// Returns the targets of Prometheus' HTTP service discovery: the masters and the tablet servers, those that are down
+/// too, because a target that is gone raises no alert.
 pub(super) fn scrape_targets(catalog: &Catalog, now: ClockReading, masters: &ListMastersResponsePb) -> Value {
     let cluster = catalog.cluster_id().to_string();
     let group = |targets: Vec<String>, group: &str, location: &str, https: bool| {
@@ -233,12 +234,12 @@ pub(super) fn scrape_targets(catalog: &Catalog, now: ClockReading, masters: &Lis
         }})
     };
     let mut groups = Vec::new();
-    for master in masters.masters.iter().filter(|master| master.error.is_none()) {
+    for master in &masters.masters {
         let Some(registration) = &master.registration else { continue };
         let targets = registration.http_addresses.iter().take(1).map(host_port).collect();
         groups.push(group(targets, "masters", "", registration.https_enabled()));
     }
-    for server in catalog.servers(now.mono).filter(|server| server.alive) {
+    for server in catalog.servers(now.mono) {
         let targets = addresses(server.registration.http.iter().take(1), "");
         let location = server.location.unwrap_or_default();
         groups.push(group(targets, "tservers", location, server.registration.https_enabled));

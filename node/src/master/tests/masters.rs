@@ -7,8 +7,13 @@ use engine::error::ErrorKind;
 use engine::raft::Role;
 
 use super::*;
+use crate::server::pages::options::PageOptions;
+use crate::server::pages::registry::PageBody;
+use nyala_client::{Client, ClientConfig};
 use nyala_common::env::partitionable_net::PartitionableNet;
 use nyala_common::env::testing::{MemDisks, becomes, hosts};
+use nyala_common::metrics::prometheus::{self, Naming};
+use nyala_common::metrics::query::MetricQuery;
 use nyala_proto::kudu::consensus::{GetConsensusStateRequestPb, GetConsensusStateResponsePb};
 
 struct Masters {
@@ -29,13 +34,29 @@ impl Masters {
     }
 
     async fn with(master_count: usize, auto_join: bool) -> Masters {
+        let mut masters = Masters::hosts(master_count, auto_join);
+        masters.run().await;
+        masters
+    }
+
+    /// Returns machines on which no master runs yet.
+    fn hosts(master_count: usize, auto_join: bool) -> Masters {
         let wires = PartitionableNet::default();
         let mut envs = hosts(&wires, master_count + 1);
         let client = envs.pop().expect("the client is a host too");
         let proxies =
             (0..master_count).map(|number| Proxy::new(client.clone(), addr_of(number), "ann")).collect();
-        let mut masters = Masters { envs, masters: Vec::new(), proxies, auto_join };
-        masters.run().await;
+        Masters { envs, masters: Vec::new(), proxies, auto_join }
+    }
+
+    /// Starts the masters of a new cluster together, and waits until one leads.
+    async fn together(count: usize) -> Masters {
+        let mut masters = Masters::hosts(count, false);
+        for number in 0..count {
+            let master = masters.start_as(number, count).await;
+            masters.masters.push(master);
+        }
+        masters.until("a leader", |masters| masters.masters.iter().any(RunningMaster::leads)).await;
         masters
     }
 
@@ -58,13 +79,18 @@ impl Masters {
 
     /// Starts a master, configured with the first `master_count`.
     async fn start_as(&self, number: usize, master_count: usize) -> RunningMaster {
+        let config = self.config(number, master_count);
+        crate::master::run(self.envs[number].clone(), config).await.expect("the master starts")
+    }
+
+    fn config(&self, number: usize, master_count: usize) -> MasterConfig {
         let mut config = MasterConfig::new(addr_of(number), "wal", vec!["data".to_string()]);
         config.masters = (0..master_count).map(|number| addr_of(number).to_string()).collect();
         config.auto_join = self.auto_join;
         config.tablet = TabletConfig::tiny();
         config.maintenance_interval = Duration::from_millis(20);
         config.catalog.replicas_default = 1;
-        crate::master::run(self.envs[number].clone(), config).await.expect("the master starts")
+        config
     }
 
     async fn call<Q: Message, R: Message + Default>(&self, at: usize, method: &str, request: &Q) -> R {
@@ -111,6 +137,7 @@ impl Masters {
     async fn heartbeat(&self, at: usize) -> TsHeartbeatResponsePb {
         let registration = ServerRegistrationPb {
             rpc_addresses: vec![HostPortPb { host: "127.0.0.1".to_string(), port: 1 }],
+            http_addresses: vec![HostPortPb { host: "127.0.0.1".to_string(), port: 8_050 }],
             ..Default::default()
         };
         let request = TsHeartbeatRequestPb {
@@ -146,6 +173,31 @@ impl Masters {
     async fn holds(&self, at: usize) -> (bool, Vec<u64>) {
         let list = self.heartbeat(at).await.nyala_history.expect("it leads");
         (list.as_of_micros.is_some(), list.holds.iter().map(|hold| hold.timestamp).collect())
+    }
+
+    /// Returns the targets that a master gives Prometheus, in order.
+    async fn targets(&self, at: usize) -> Vec<String> {
+        let page = self.masters[at].common.pages.source("/prometheus-sd").expect("a page of masters");
+        let answer = page(PageOptions::default()).await.expect("the master is open");
+        let PageBody::Json(groups) = answer else { panic!("no list of targets") };
+        let groups = groups.as_array().expect("a list").iter();
+        let targets = groups.flat_map(|group| group["targets"].as_array().expect("a list").clone());
+        let mut targets: Vec<_> =
+            targets.map(|target| target.as_str().expect("an address").to_string()).collect();
+        targets.sort();
+        targets
+    }
+
+    /// Returns the masters that show counts of the cluster.
+    fn counting(&self) -> Vec<usize> {
+        let page = |at: usize| {
+            let snapshot = self.masters[at].common.metrics.snapshot();
+            prometheus::render(snapshot, &MetricQuery::default(), Naming::ByRole)
+        };
+        let pages: Vec<_> = (0..self.masters.len()).map(page).collect();
+        // Kudu's masters have this metric whether they lead or not.
+        assert!(pages.iter().all(|page| page.contains("\nkudu_master_cluster_replica_skew{")), "{pages:?}");
+        (0..pages.len()).filter(|at| pages[*at].contains("\nnyala_catalog_")).collect()
     }
 
     /// Returns true if the first segments of a master's log have been deleted.
@@ -196,6 +248,50 @@ async fn a_new_leader_lists_no_holds_as_complete_until_all_holders_have_asked_ag
     assert_eq!(masters.holds(next).await, (true, vec![]), "it was not asked for again");
 }
 
+/// The alert for a cluster without a leading master fires when no master has these metrics.
+#[tokio::test(start_paused = true)]
+async fn only_the_leading_master_has_counts_of_the_cluster() {
+    let masters = Masters::joined(3).await;
+    assert_eq!(masters.counting(), [0]);
+    assert!(masters.masters[0].opened.get().expect("it leads").begin_transfer().await, "to a follower");
+    masters
+        .until("counts of the next leader alone", |masters| matches!(masters.counting()[..], [1 | 2]))
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn servers_that_are_down_stay_targets_until_they_are_unregistered() {
+    let masters = Masters::joined(3).await;
+    for (number, master) in masters.masters.iter().enumerate() {
+        let web = std::net::SocketAddr::from(([127, 0, 0, 1], 8_051 + number as u16));
+        master.common.status.set_web(web, false);
+        masters.heartbeat(number).await;
+    }
+    let all = ["127.0.0.1:8050", "127.0.0.1:8051", "127.0.0.1:8052", "127.0.0.1:8053"];
+    assert_eq!(masters.targets(0).await, all);
+    for follower in 1..3 {
+        assert!(masters.targets(follower).await.is_empty(), "the leader lists them");
+    }
+    masters.masters[0].shutdown().await;
+    let leads = |masters: &Masters| masters.masters[1..].iter().position(|master| master.leads());
+    masters.until("another leader", |masters| leads(masters).is_some()).await;
+    let next = 1 + leads(&masters).expect("it was just so");
+    masters.envs[0].sleep(Duration::from_secs(120)).await;
+    let listed: ListTabletServersResponsePb =
+        masters.call(next, "ListTabletServers", &ListTabletServersRequestPb::default()).await;
+    assert!(listed.servers[0].millis_since_heartbeat() >= 120_000, "it sends no heartbeats");
+    assert_eq!(masters.targets(next).await, all, "a master and the tablet server are down");
+
+    let unregister = UnregisterTServerRequestPb { uuid: Some(SERVER.to_string()), ..Default::default() };
+    let gone: UnregisterTServerResponsePb = masters.call(next, "UnregisterTServer", &unregister).await;
+    assert_eq!(shown(&gone.error), "ok");
+    let request =
+        RemoveMasterRequestPb { rpc_addr: None, master_uuid: Some(masters.masters[0].uuid.to_string()) };
+    let gone: RemoveMasterResponsePb = masters.call(next, "RemoveMaster", &request).await;
+    assert_eq!(shown(&gone.error), "ok");
+    assert_eq!(masters.targets(next).await, all[2..]);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_master_that_lost_its_disk_is_added_once_the_old_one_is_removed() {
     let mut masters = Masters::joined(3).await;
@@ -236,6 +332,24 @@ async fn masters_started_together_keep_their_cluster_when_one_has_a_new_disk() {
     assert_eq!(masters.names(leader).await, ["t"]);
 }
 
+/// The others have the first configuration of the cluster, with this master in it, as if they had just initialized it.
+#[tokio::test(start_paused = true)]
+async fn a_master_that_lost_its_catalog_is_no_voter_of_the_first_configuration() {
+    let mut masters = Masters::together(3).await;
+    // The log of a leader has an operation.
+    let at = masters.masters.iter().position(RunningMaster::leads).expect("one leads");
+    masters.masters.remove(at).shutdown().await;
+    let mut config = masters.config(at, 3);
+    config.lost_data_dirs = std::mem::replace(&mut config.data_dirs, vec!["empty".to_string()]);
+    let refused = crate::master::run(masters.envs[at].clone(), config).await.err().expect("refused");
+    let message = refused.message;
+    assert!(message.contains("no data directory (empty) has the catalog"), "{message}");
+    // That start has not given up the directory.
+    let again = masters.start_as(at, 3).await;
+    masters.masters.insert(at, again);
+    masters.until("its system tablet", |masters| masters.masters[at].opened.get().is_some()).await;
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_master_without_a_system_tablet_says_so() {
     let mut masters = Masters::start(2).await;
@@ -269,6 +383,14 @@ async fn masters_are_added_by_copy_and_transfer_leadership_when_they_stop() {
     masters.add(0).await;
     let waits = masters.call::<_, AddMasterResponsePb>(0, "AddMaster", &AddMasterRequestPb::default()).await;
     assert!(shown(&waits.error).contains("does not say which master"), "{waits:?}");
+    let address = |port| Some(HostPortPb { host: "127.0.0.1".to_string(), port });
+    for (port, refusal) in
+        [(7_052, "MASTER_ALREADY_PRESENT + ALREADY_PRESENT: Master already"), (72_588, "UNKNOWN_ERROR")]
+    {
+        let request = AddMasterRequestPb { rpc_addr: address(port) };
+        let refused = shown(&masters.call::<_, AddMasterResponsePb>(0, "AddMaster", &request).await.error);
+        assert!(refused.starts_with(refusal), "{refused}");
+    }
 
     // The leader stops: another master leads at once, with the whole catalog, and accepts changes.
     let began = masters.envs[0].now().mono;
@@ -283,4 +405,29 @@ async fn masters_are_added_by_copy_and_transfer_leadership_when_they_stop() {
     masters.create(next, "zoo").await;
     let status = masters.masters[next].opened.get().expect("it runs").status();
     assert_eq!((status.role, status.committed_config.voter_count()), (Role::Leader, 3));
+}
+
+/// Each master had its last heartbeat at another time, and the leader decides for all.
+#[tokio::test(start_paused = true)]
+async fn all_masters_forget_a_server_that_is_unresponsive_for_the_leader() {
+    let masters = Masters::joined(3).await;
+    masters.heartbeat(0).await;
+    masters.envs[0].sleep(Duration::from_secs(30)).await;
+    masters.heartbeat(1).await;
+    masters.heartbeat(2).await;
+    let addresses = (0..3).map(|number| addr_of(number).to_string());
+    let client = Client::connect(masters.envs[0].clone(), ClientConfig::new(addresses)).await;
+    let client = client.expect("the masters run");
+    let refused = client.unregister_server(SERVER, false).await.expect_err("30 s are too short").message;
+    assert!(refused.contains("is alive; stop it first, or force it"), "{refused}");
+    let knowing =
+        || -> Vec<usize> { masters.masters.iter().map(|master| master.known_tservers.count()).collect() };
+    assert_eq!(knowing(), [1, 1, 1]);
+    masters.envs[0].sleep(Duration::from_secs(31)).await;
+    client.unregister_server(SERVER, false).await.expect("61 s for the leader, 31 s for the others");
+    assert_eq!(knowing(), [0, 0, 0]);
+    // A follower that was not reached at first is asked again, though the leader has forgotten the server.
+    masters.heartbeat(1).await;
+    client.unregister_server(SERVER, false).await.expect("the leader has forgotten it before");
+    assert_eq!(knowing(), [0, 0, 0]);
 }

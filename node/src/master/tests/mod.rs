@@ -3,6 +3,7 @@
 mod admission;
 mod cluster;
 mod ddl;
+mod directories;
 mod faults;
 mod locations;
 mod masters;
@@ -164,12 +165,20 @@ impl Fixture {
 }
 
 async fn run(env: &Env, dir: &tempfile::TempDir, change: fn(&mut MasterConfig)) -> RunningMaster {
+    try_run(env, dir, change).await.expect("the master starts")
+}
+
+async fn try_run(
+    env: &Env,
+    dir: &tempfile::TempDir,
+    change: fn(&mut MasterConfig),
+) -> engine::error::Result<RunningMaster> {
     let path = |name: &str| dir.path().join(name).to_str().expect("UTF-8").to_string();
     let addr = "127.0.0.1:0".parse().expect("an address");
     let mut config = MasterConfig::new(addr, path("wal"), vec![path("data")]);
     config.catalog.replicas_default = 1;
     change(&mut config);
-    super::run(env.clone(), config).await.expect("the master starts")
+    super::run(env.clone(), config).await
 }
 
 const SERVER: Uuid = Uuid([0x11; 16]);

@@ -52,10 +52,23 @@ async fn ask<Q: Message, R: Message + Default>(
     method: &str,
     request: &Q,
 ) -> Result<R, RpcError> {
+    ask_as(fixture, RpcCaller::secure(user, client(fixture)), method, request).await
+}
+
+/// Returns the security of a client that encrypts.
+fn client(fixture: &Fixture) -> Arc<ClientSecurity> {
     let tls = TlsCredentials::new(&fixture.env, TlsSettings::default()).expect("credentials");
     let options =
         ClientSecurityOptions { encryption: EncryptionPolicy::Required, ..ClientSecurityOptions::default() };
-    let caller = RpcCaller::secure(user, Arc::new(ClientSecurity::new(tls, options)));
+    Arc::new(ClientSecurity::new(tls, options))
+}
+
+async fn ask_as<Q: Message, R: Message + Default>(
+    fixture: &Fixture,
+    caller: RpcCaller,
+    method: &str,
+    request: &Q,
+) -> Result<R, RpcError> {
     let proxy = Proxy::new(fixture.env.clone(), fixture.master.rpc_addr, caller);
     let deadline = fixture.env.now().mono.after(Duration::from_secs(20));
     let called = proxy.call(SERVICE, method, request, deadline, CallOptions::default());
@@ -71,7 +84,11 @@ async fn heartbeat(
     user: &str,
     csr_der: Option<Bytes>,
 ) -> Result<TsHeartbeatResponsePb, RpcError> {
-    let request = TsHeartbeatRequestPb {
+    ask(fixture, user, "TSHeartbeat", &heartbeat_request(csr_der)).await
+}
+
+fn heartbeat_request(csr_der: Option<Bytes>) -> TsHeartbeatRequestPb {
+    TsHeartbeatRequestPb {
         common: TsToMasterCommonPb {
             ts_instance: NodeInstancePb { permanent_uuid: id(SERVER), instance_seqno: 1 },
         },
@@ -82,8 +99,13 @@ async fn heartbeat(
         csr_der,
         latest_tsk_seq_num: Some(-1),
         ..Default::default()
-    };
-    ask(fixture, user, "TSHeartbeat", &request).await
+    }
+}
+
+/// Returns a request for a certificate of `user`.
+fn csr(fixture: &Fixture, user: &str) -> Option<Bytes> {
+    let key = draw_key(&fixture.env);
+    Some(Bytes::from(key.request(user, Some("host")).expect("a request")))
 }
 
 fn numbers(keys: &[TokenSigningPublicKeyPb]) -> Vec<i64> {
@@ -133,10 +155,7 @@ async fn keys_rotate_and_survive_a_restart() {
 #[tokio::test(start_paused = true)]
 async fn only_servers_get_certificates_and_only_for_themselves() {
     let fixture = started().await;
-    let request = |user: &str| {
-        let key = draw_key(&fixture.env);
-        Some(Bytes::from(key.request(user, Some("host")).expect("a request")))
-    };
+    let request = |user: &str| csr(&fixture, user);
     let signed = heartbeat(&fixture, SERVICE_USER, request(SERVICE_USER)).await.expect("a server");
     let certificate = signed.signed_cert_der.expect("a certificate");
     assert_eq!(certificate_user(&certificate).as_deref(), Some(SERVICE_USER));
@@ -146,5 +165,27 @@ async fn only_servers_get_certificates_and_only_for_themselves() {
     assert_eq!(other.signed_cert_der, None);
     let refused = heartbeat(&fixture, "ann", request("ann")).await.expect_err("no server").to_string();
     assert_eq!(refused, "ERROR_APPLICATION: Not authorized: unauthorized access to method: TSHeartbeat");
+    fixture.master.shutdown().await;
+}
+
+/// A token is valid for days, a certificate for years. The heartbeat is served: a server may come by a token once it has
+/// its certificate, and then sends no request.
+#[tokio::test(start_paused = true)]
+async fn a_token_gets_no_certificate() {
+    let fixture = started().await;
+    let connected: ConnectToMasterResponsePb =
+        ask(&fixture, SERVICE_USER, "ConnectToMaster", &ConnectToMasterRequestPb {}).await.expect("a server");
+    let bearer = client(&fixture);
+    bearer.tls.trust(connected.ca_cert_der[0].to_vec()).expect("a CA");
+    bearer.set_token(connected.authn_token.expect("a token"));
+    for csr_der in [None, csr(&fixture, SERVICE_USER)] {
+        // The stated name is no server's: it is the token that is believed.
+        let caller = RpcCaller::secure("ann", bearer.clone());
+        let request = heartbeat_request(csr_der);
+        let reply: TsHeartbeatResponsePb =
+            ask_as(&fixture, caller, "TSHeartbeat", &request).await.expect("a server");
+        assert_eq!((&reply.error, &reply.signed_cert_der), (&None, &None));
+        assert_eq!(numbers(&reply.tsks), [0]);
+    }
     fixture.master.shutdown().await;
 }

@@ -3,6 +3,7 @@ use crate::hosting::copy::service;
 use crate::hosting::maintenance::run_job;
 use crate::hosting::tablet_entry::EntryState;
 use engine::disk::mem::DiskOpKind;
+use engine::disk::{read_file, replace_file};
 use engine::error::ErrorKind;
 use engine::replica::JobKind;
 use engine::tablet::superblock::{DataState, Superblock};
@@ -111,6 +112,9 @@ async fn a_dropped_tablet_is_not_restored_by_a_leader() {
     assert_eq!(delete(&pair.to, TabletDataState::TabletDataDeleted, None).await.error, None);
     assert_eq!(error_text(&pair.copy(&pair.order(Some(7))).await.error), gone);
     assert_eq!(pair.settled().await, "nothing");
+    // The largest term is that of `kudu remote_replica copy --force_copy`.
+    assert_eq!(pair.copy(&pair.order(Some(i64::MAX))).await.error, None);
+    assert_eq!(pair.settled().await, "t RUNNING TABLET_DATA_READY");
 }
 
 fn all_keys() -> Vec<i32> {
@@ -260,6 +264,21 @@ async fn what_a_copy_leaves_that_failed_before_it_stored_anything_is_deleted() {
     data.end_faults();
     assert_eq!(delete(&pair.to, TabletDataState::TabletDataTombstoned, None).await.error, None);
     assert_eq!(pair.settled().await, "nothing");
+}
+
+/// The superblock of a creation that failed, and could not remove it, must not be beside that of the copy.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_copy_removes_what_a_creation_left_in_another_directory() {
+    let mut pair = Pair::with_rows(|config| config.data_dirs.push(format!("{}2", config.data_dirs[0]))).await;
+    let disk = |at: &Fixture, name: &str| pair.disks.disk(at.dir.path().join(name).to_str().expect("UTF-8"));
+    let (source, left) = (disk(&pair.from, "data"), disk(&pair.to, "data2"));
+    let superblock = format!("tablet-meta/{TABLET}");
+    let bytes = read_file(&source, &superblock).expect("a file");
+    replace_file(&left, &superblock, &bytes).expect("written");
+    assert_eq!(pair.copied().await, "t RUNNING TABLET_DATA_READY");
+    pair.to.restart().await;
+    assert_eq!(pair.settled().await, "t RUNNING TABLET_DATA_READY");
+    assert!(read_file(&left, &superblock).is_err(), "it is gone");
 }
 
 /// Whichever disk operation of a copy fails, its tombstone remembers the end of the log that was stored last.

@@ -1,10 +1,13 @@
 use super::admin::delete_request;
 use super::*;
+use crate::hosting::maintenance::run_job;
 use crate::hosting::tablet_entry::EntryState;
+use crate::server::health::CheckResult;
 use engine::disk::Disk;
 use engine::disk::mem::MemDisk;
+use engine::replica::JobKind;
 use nyala_common::env::MemoryBudget;
-use nyala_common::env::testing::MemDisks;
+use nyala_common::env::testing::{HeldTasks, MemDisks, becomes};
 use nyala_common::rpc::RpcErrorCodePb;
 use nyala_proto::kudu::tablet::TabletDataState;
 use nyala_proto::kudu::tserver::{DeleteTabletResponsePb, ListTabletsRequestPb, ListTabletsResponsePb};
@@ -83,6 +86,27 @@ async fn a_failing_log_fails_one_tablet_alone() {
         abababababababababababababababab FAILED append to the log in wals/abababababababababababababababab: Input/output error (os error 5)
         efefefefefefefefefefefefefefefef RUNNING
     "#]].assert_eq(&(lines.join("\n") + "\n"));
+}
+
+/// Whichever disk operation of a flush fails: if that fails the replica, the server knows it without another write.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failed_job_leaves_a_replica_that_works_or_that_has_failed() {
+    let faulty = Faulty::start(|config| config.maintenance_interval_ms = 1 << 40).await;
+    let fixture = &faulty.fixture;
+    fixture.create_tablet().await;
+    let replica =
+        fixture.running.server.tablets.get(TABLET).expect("it was made").running().expect("it runs");
+    for number in 1.. {
+        assert_eq!(fixture.write(&[insert(number, "text")]).await.per_row_errors, []);
+        faulty.disk("data").fail_op(number as u64, EIO);
+        let flushed = run_job(&fixture.env, &replica, JobKind::FlushRows).await;
+        faulty.disk("data").end_faults();
+        assert!(flushed.is_err(), "the flush has no more operations, and none failed the replica");
+        if replica.failure().is_some() {
+            break;
+        }
+        assert!(run_job(&fixture.env, &replica, JobKind::FlushRows).await.expect("nothing has failed"));
+    }
 }
 
 /// Whichever disk operation of a creation fails, nothing of it stays, and the next order succeeds.
@@ -173,6 +197,31 @@ async fn an_unread_tombstone_remembers_its_last_operation() {
     assert!(failed > 0);
 }
 
+/// A failure must not keep a server from being ready: its other replicas work, and the failed one is replaced.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_failed_bootstrap_has_ended() {
+    let mut faulty = Faulty::start(|config| config.maintenance_interval_ms = 1 << 40).await;
+    faulty.fixture.create_tablet().await;
+    faulty.fixture.running.shutdown().await;
+    let held = HeldTasks::install(&mut faulty.fixture.env, "bootstrap");
+    let running = run(&faulty.fixture.env, &faulty.fixture.dir, faulty.fixture.change).await;
+    faulty.fixture.connect(running);
+    let server = faulty.fixture.running.server.clone();
+    let bootstraps = || {
+        let mut checks = server.common.checks.checks().into_iter();
+        checks.find(|check| check.name == "bootstraps").expect("a check of tablet servers").result
+    };
+    assert_eq!(bootstraps(), CheckResult::Failed("1 of 1 tablets still replay their logs".to_string()));
+    // What cannot be read is read once more.
+    (1..100).for_each(|op| faulty.disk("wal").fail_op(op, EIO));
+    held.release_one();
+    assert!(becomes(&faulty.fixture.env, || server.tablets.bootstraps().left() == 0).await);
+    faulty.disk("wal").end_faults();
+    let state = server.tablets.get(TABLET).expect("listed").state();
+    assert!(matches!(state, EntryState::Failed(_)));
+    assert_eq!(bootstraps(), CheckResult::Ok("all 1 bootstraps of the start have ended".to_string()));
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn acknowledged_writes_survive_crashes() {
     let mut faulty = Faulty::start(|config| {
@@ -213,6 +262,52 @@ async fn a_full_disk_loses_nothing_acknowledged() {
     let mut keys = faulty.fixture.keys(new_scan(&["key"])).await;
     keys.sort();
     assert_eq!(keys, [1, 2]);
+}
+
+/// The log of a failed sync is written again as it is opened, which needs space.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_tablet_that_a_full_device_kept_from_opening_is_opened_again() {
+    let mut faulty = Faulty::start(|config| config.maintenance_interval_ms = 1 << 40).await;
+    faulty.fixture.create_tablet().await;
+    assert_eq!(faulty.fixture.write(&[insert(1, "a")]).await.error, None);
+    faulty.fixture.running.shutdown().await;
+    let wal = faulty.disk("wal");
+    let record = format!("{}/unsynced", engine::replica::wal_dir(TABLET));
+    drop(wal.create(&record).expect("a record of a failed sync"));
+    wal.set_free(0);
+    faulty.fixture.start_again().await;
+    let tablets = &faulty.fixture.running.server.tablets;
+    let failure = tablets.get(TABLET).expect("listed").failure().expect("it has failed");
+    assert!(failure.is_no_space(), "{failure}");
+    wal.set_free(1 << 40);
+    tablets.reopen_after_full_device().await;
+    let leads =
+        || tablets.get(TABLET).and_then(|entry| entry.running().ok()).is_some_and(|it| it.is_leader());
+    assert!(becomes(&faulty.fixture.env, leads).await);
+    assert_eq!(faulty.fixture.keys(new_scan(&["key"])).await, [1]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_runs_while_there_is_no_space_for_its_tombstone() {
+    let faulty = Faulty::start(|config| config.maintenance_interval_ms = 1 << 40).await;
+    let (fixture, data) = (&faulty.fixture, faulty.disk("data"));
+    fixture.create_tablet().await;
+    assert_eq!(fixture.write(&[insert(1, "a")]).await.error, None);
+    data.set_free(0);
+    let order = delete_request(TabletDataState::TabletDataTombstoned);
+    let refused: DeleteTabletResponsePb = fixture.admin("DeleteTablet", &order).await;
+    let refused = error_text(&refused.error);
+    assert!(refused.contains("No space left on device"), "{refused}");
+    let tablets = &fixture.running.server.tablets;
+    assert!(matches!(tablets.get(TABLET).expect("listed").state(), EntryState::Running(_)));
+    data.set_free(1 << 40);
+    let leads =
+        || tablets.get(TABLET).and_then(|entry| entry.running().ok()).is_some_and(|it| it.is_leader());
+    assert!(becomes(&fixture.env, leads).await, "its term is stored");
+    assert_eq!(fixture.keys(new_scan(&["key"])).await, [1]);
+    let deleted: DeleteTabletResponsePb = fixture.admin("DeleteTablet", &order).await;
+    assert_eq!(deleted.error, None);
+    assert!(matches!(tablets.get(TABLET).expect("listed").state(), EntryState::Tombstoned(Some(_))));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

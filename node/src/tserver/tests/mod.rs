@@ -3,6 +3,7 @@
 mod admin;
 mod aggregation;
 mod copy;
+mod directories;
 mod faults;
 mod group;
 mod heartbeats;

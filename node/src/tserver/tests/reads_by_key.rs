@@ -89,5 +89,5 @@ async fn a_damaged_page_fails_the_tablet_and_is_no_missing_page() {
     faulty.disk("data").fail_some(DiskOpKind::Read, 1000, EIO);
     let reply = faulty.fixture.scan(&open(of_key(7))).await.message;
     let error = error_text(&reply.error);
-    assert!(error.starts_with("TABLET_FAILED"), "{error}");
+    assert!(error.starts_with("TABLET_FAILED + ILLEGAL_STATE: "), "{error}");
 }

@@ -10,7 +10,7 @@ use nyala_proto::kudu::tserver::{
     AlterSchemaRequestPb, AlterSchemaResponsePb, ChecksumRequestPb, ChecksumResponsePb,
     DeleteTabletRequestPb, DeleteTabletResponsePb, ScannerKeepAliveRequestPb, ScannerKeepAliveResponsePb,
 };
-use nyala_proto::kudu::{ColumnPredicatePb, OrderMode, ReadMode};
+use nyala_proto::kudu::{ColumnPredicatePb, OrderMode, ReadMode, TableExtraConfigPb};
 
 fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
@@ -202,6 +202,20 @@ async fn errors_of_scan_requests() {
     }
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_negative_age_of_history_keeps_all_of_it() {
+    let fixture = Fixture::with(|config| config.history_max_age_s = 0).await;
+    let forever = TableExtraConfigPb { history_max_age_sec: Some(-1), ..Default::default() };
+    let request =
+        CreateTabletRequestPb { extra_config: Some(forever), ..create_request(&fixture, &schema()) };
+    let created: CreateTabletResponsePb = fixture.admin("CreateTablet", &request).await;
+    assert_eq!(created.error, None);
+    fixture.settled(TABLET).await;
+    let read_mode = Some(ReadMode::ReadAtSnapshot as i32);
+    let ancient = NewScanRequestPb { read_mode, snap_timestamp: Some(1), ..new_scan(&["key"]) };
+    assert_eq!(fixture.keys(ancient).await, [0; 0]);
+}
+
 /// The time of a batch is over at once, and each read examines 8192 rows.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_scan_replies_in_time_while_it_finds_no_row() {
@@ -374,4 +388,21 @@ async fn checksums_add_up() {
     let whole: ChecksumResponsePb = fixture.client("Checksum", &request).await;
     assert_eq!((whole.has_more_results, whole.rows_checksummed), (Some(false), Some(3)));
     assert_ne!(whole.checksum, Some(0));
+}
+
+/// A checksum needs no right to read the rows that it is made of.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_scanner_of_checksums_gives_no_rows() {
+    let fixture = Fixture::start().await;
+    fixture.create_tablet().await;
+    let rows: Vec<Op<'_>> = (0..500).map(|key| insert(key, "text")).collect();
+    assert_eq!(fixture.write(&rows).await.per_row_errors, []);
+    let (new_request, batch_size_bytes) = (Some(new_scan(&["key", "v"])), Some(1));
+    let request = ChecksumRequestPb { new_request, batch_size_bytes, ..Default::default() };
+    let begun: ChecksumResponsePb = fixture.client("Checksum", &request).await;
+    assert_eq!(begun.has_more_results, Some(true));
+    let next = ScanRequestPb { scanner_id: begun.scanner_id, call_seq_id: Some(1), ..Default::default() };
+    let RpcResponse { message, sidecars } = fixture.scan(&next).await;
+    assert!(error_text(&message.error).starts_with("SCANNER_EXPIRED"), "{:?}", message.error);
+    assert!(sidecars.is_empty());
 }

@@ -1,7 +1,6 @@
 //! One connection: encrypted, counted, and ended with the server.
 
 use std::io;
-use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -13,48 +12,51 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, ReadBuf};
 use tokio_util::sync::WaitForCancellationFutureOwned;
 use tonic::transport::server::Connected;
 
-use super::super::shared::{AcceptedConnection, ConnectionGuard, Shared};
+use super::super::places::ConnectionPlace;
+use super::super::shared::{AcceptedConnection, Shared};
 
 /// First bytes of a client of HTTP/2 (RFC 9113, section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// Longest time for the handshake of TLS and the first bytes.
-const OPENING_TIME: Duration = Duration::from_secs(20);
+const OPENING_TIME: Duration = Duration::from_secs(10);
 
 /// A connection of gRPC.
 pub(super) struct FlightConnection {
     stream: Stream,
-    peer: SocketAddr,
     /// First bytes, which were read already, from `given` on.
     given: usize,
-    stopped: Pin<Box<WaitForCancellationFutureOwned>>,
-    _guard: ConnectionGuard,
+    ended: Pin<Box<WaitForCancellationFutureOwned>>,
+    /// Place that the calls of the connection find, so that the first with a known caller takes a client's.
+    place: Arc<ConnectionPlace>,
 }
 
-/// Opens a connection. `None` if there are too many, or the client does not speak HTTP/2 in time.
+/// Opens a connection. `None` if the client does not speak HTTP/2 in time, or its place is needed.
 pub(super) async fn open(
     shared: &Arc<Shared>,
     accepted: AcceptedConnection,
     tls: Option<&TlsPort>,
 ) -> Option<FlightConnection> {
-    let AcceptedConnection { stream, peer, is_refused, guard } = accepted;
-    if is_refused {
-        return None;
-    }
+    let AcceptedConnection { stream, place, .. } = accepted;
     let mut stream = match tls {
         Some(tls) => tls.wrap(stream)?,
         None => stream,
     };
     let mut first = [0; PREFACE.len()];
-    let read = shared.env.timeout(OPENING_TIME, stream.read_exact(&mut first)).await;
+    let reading = shared.env.timeout(OPENING_TIME, stream.read_exact(&mut first));
+    let read = tokio::select! {
+        biased;
+        () = place.ended() => None,
+        read = reading => read,
+    };
     let is_http2 = matches!(read, Some(Ok(_))) && first == PREFACE;
-    let stopped = Box::pin(shared.cancels.stopped().cancelled_owned());
-    is_http2.then_some(FlightConnection { stream, peer, given: 0, stopped, _guard: guard })
+    let ended = Box::pin(place.ended());
+    is_http2.then_some(FlightConnection { stream, given: 0, ended, place })
 }
 
 impl FlightConnection {
-    /// Fails once the server has stopped.
+    /// Fails once the server has stopped, or the place is needed.
     fn check(&mut self, context: &mut Context<'_>) -> io::Result<()> {
-        match self.stopped.as_mut().poll(context) {
+        match self.ended.as_mut().poll(context) {
             Poll::Ready(()) => Err(io::ErrorKind::ConnectionAborted.into()),
             Poll::Pending => Ok(()),
         }
@@ -62,10 +64,10 @@ impl FlightConnection {
 }
 
 impl Connected for FlightConnection {
-    type ConnectInfo = SocketAddr;
+    type ConnectInfo = Arc<ConnectionPlace>;
 
-    fn connect_info(&self) -> SocketAddr {
-        self.peer
+    fn connect_info(&self) -> Arc<ConnectionPlace> {
+        self.place.clone()
     }
 }
 

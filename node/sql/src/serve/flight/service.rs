@@ -19,10 +19,11 @@ use async_trait::async_trait;
 use datafusion::arrow::array::RecordBatch;
 use futures_util::{Stream, stream};
 use tonic::metadata::MetadataValue;
-use tonic::{Request, Response, Status, Streaming};
+use tonic::{Extensions, Request, Response, Status, Streaming};
 
 use super::super::super::catalog::{CATALOG, SCHEMA};
 use super::super::super::error::{SqlError, state};
+use super::super::places::ConnectionPlace;
 use super::super::shared::Shared;
 use super::prepared::PreparedStatements;
 use super::sessions::{Caller, Sessions};
@@ -49,8 +50,17 @@ impl FlightSql {
     }
 
     fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
-        self.sessions.caller(request.metadata())
+        let caller = self.sessions.caller(request.metadata())?;
+        prove(request.extensions())?;
+        Ok(caller)
     }
+}
+
+/// Takes a client's place for the connection of a call whose caller is known.
+fn prove(extensions: &Extensions) -> Result<(), Status> {
+    let place = extensions.get::<Arc<ConnectionPlace>>();
+    let place = place.ok_or_else(|| Status::internal("the connection of the call is not known"))?;
+    if place.prove() { Ok(()) } else { Err(Status::resource_exhausted(place.refusal())) }
 }
 
 #[async_trait]
@@ -62,6 +72,7 @@ impl FlightSqlService for FlightSql {
         request: Request<Streaming<HandshakeRequest>>,
     ) -> Result<Response<Pin<Box<dyn Stream<Item = Result<HandshakeResponse, Status>> + Send>>>, Status> {
         let token = self.sessions.begin(request.metadata()).await?;
+        prove(request.extensions())?;
         let payload = token.clone().into_bytes().into();
         let answer = HandshakeResponse { protocol_version: 0, payload };
         let answers: Pin<Box<dyn Stream<Item = _> + Send>> = Box::pin(stream::iter([Ok(answer)]));

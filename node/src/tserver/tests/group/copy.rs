@@ -1,9 +1,11 @@
 //! A fourth server is added: it is copied while the group serves writes and other servers fail.
 
 use super::*;
+use crate::hosting::space::SpaceReserve;
 use crate::hosting::tablet_entry::EntryState;
 use engine::config::TabletConfig;
 use engine::raft::MemberKind;
+use nyala_common::env::testing::MemDisks;
 
 /// Sets small files, and copies that take seconds.
 fn slow_copies(config: &mut TserverConfig) {
@@ -172,4 +174,57 @@ async fn a_tombstone_votes_while_it_is_copied_over() {
     group.caught_up(gone, next).await;
     let at = write_row(&group, next, 100).await;
     assert_eq!(group.keys(gone, snapshot_scan(at + 1)).await, (0..101).collect::<Vec<_>>());
+}
+
+/// Copies as [`slow_copies`], and no log for lagging members.
+fn without_spared_log(config: &mut TserverConfig) {
+    slow_copies(config);
+    config.tablet.wal_spared_bytes_max = 0;
+}
+
+/// Log GC of the source removes no entry that the learner needs after its copy.
+#[tokio::test(start_paused = true)]
+async fn a_learner_finds_the_log_after_its_copy() {
+    let group = Group::with(4, without_spared_log).await;
+    group.create(&ALL).await;
+    let leader = group.leader(&ALL).await;
+    for key in 0..100 {
+        write_row(&group, leader, key).await;
+    }
+    add_fresh(&group, leader).await;
+    group.until("a copy under way", is_copying).await;
+    for key in 100..500 {
+        write_row(&group, leader, key).await;
+        if key % 10 == 0 {
+            // Time for flushes and log GC.
+            group.env.sleep(Duration::from_millis(20)).await;
+        }
+    }
+    assert!(is_copying(&group), "it takes longer than the writes");
+    let log_bytes = |number: usize| group.replica(number).expect("it runs").log_bytes();
+    let follower = others(&ALL, leader)[0];
+    assert!(log_bytes(leader) > log_bytes(follower), "a server without a session keeps less");
+    group.until("a promotion", |group| is_voter(group, leader)).await;
+    assert_eq!(group.server(FRESH).server.copies.ended(), (1, 0), "one copy was enough");
+    group.caught_up(FRESH, leader).await;
+    let at = write_row(&group, leader, 500).await;
+    assert_eq!(group.keys(FRESH, snapshot_scan(at + 1)).await, (0..501).collect::<Vec<_>>());
+}
+
+/// A device that runs short of space is not filled by the log that learners may need.
+#[tokio::test(start_paused = true)]
+async fn short_space_ends_the_log_anchors_of_copies() {
+    let mut group = Group::with(1, |config| config.reserves.wal = SpaceReserve::Bytes(1 << 20)).await;
+    let disks = MemDisks::default();
+    group.stop(0).await;
+    group.envs[0].disks = Arc::new(disks.clone());
+    group.run(0).await;
+    group.create(&[0]).await;
+    let replica = group.replica(0).expect("it runs");
+    let _session = replica.log_anchors().hold(Uuid([9; 16]), 1);
+    let keep_from = || replica.log_anchors().keep_from(group.env.now().mono, Vec::new);
+    group.env.sleep(Duration::from_secs(5)).await;
+    assert_eq!(keep_from(), Some(1));
+    disks.disk("wal").set_free(1 << 19);
+    group.until("the end of the anchor", |_| keep_from().is_none()).await;
 }

@@ -1,7 +1,10 @@
 //! Three tablet servers with shared tablets, as clients, tools and the servers see them. Time is paused: it advances
 //! when all tasks wait.
 
+mod commit_wait;
 mod copy;
+mod copy_limits;
+mod failure_time;
 mod hibernation;
 mod messages;
 mod scrub;

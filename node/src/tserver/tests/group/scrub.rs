@@ -4,6 +4,10 @@ use super::super::scrub::{pass, scrubber};
 use super::*;
 use crate::scrub::FindingOutcome;
 use engine::disk;
+use nyala_common::env::testing::MemDisks;
+
+const EIO: i32 = 5;
+const EMFILE: i32 = 24;
 
 /// Flips a bit of the tablet's superblock on a server.
 fn damage_superblock(group: &Group, number: usize) {
@@ -43,4 +47,39 @@ async fn a_damaged_replica_without_a_working_group_is_reported() {
     assert_eq!(found[0].outcome, FindingOutcome::Reported);
     let entry = group.server(number).server.tablets.get(TABLET).expect("it is there");
     assert_eq!(entry.failure(), None);
+}
+
+/// A server without file descriptors must not fail its replicas one after another.
+#[tokio::test(start_paused = true)]
+async fn a_file_that_cannot_be_opened_for_now_is_reported() {
+    let mut group = Group::with(3, |config| config.maintenance_interval_ms = 1 << 40).await;
+    let (number, disks) = (2, MemDisks::default());
+    group.stop(number).await;
+    group.envs[number].disks = Arc::new(disks.clone());
+    group.run(number).await;
+    group.create(&ALL).await;
+    let leader = group.leader(&ALL).await;
+    assert_eq!(group.write(leader, &[insert(1, "a")]).await.error, None);
+    group.caught_up(number, leader).await;
+    let scrubber = scrubber(&group.envs[number]);
+    let failing = async |operation, errno| {
+        disks.disk("data").fail_op(operation, errno);
+        let found = pass(&scrubber, group.server(number)).await;
+        disks.disk("data").end_faults();
+        found.into_iter().find(|finding| finding.tablet.is_some()).map(|finding| finding.outcome)
+    };
+    let failure = || group.server(number).server.tablets.get(TABLET).expect("it is there").failure();
+    let mut reported = Vec::new();
+    for operation in 1..=20 {
+        match failing(operation, EMFILE).await {
+            Some(outcome) => reported.push((operation, outcome)),
+            None if reported.is_empty() => {}
+            None => break,
+        }
+        assert_eq!(failure(), None, "operation {operation}");
+    }
+    let (first, outcome) = *reported.first().expect("a file of the tablet is opened");
+    assert_eq!(outcome, FindingOutcome::Reported);
+    assert_eq!(failing(first, EIO).await, Some(FindingOutcome::ReplicaFailed), "the device has failed");
+    assert!(failure().is_some());
 }
