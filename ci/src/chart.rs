@@ -1,7 +1,8 @@
 //! `cargo ci chart`: the Helm chart, and the plain manifests that are made from it.
 //!
 //! ```text
-//!   helm lint ─► helm template, by several values ─► schemas of Kubernetes (kubernetes-validate)
+//!   helm lint ─► helm template, by several values, of a command and of a file
+//!                                                 ─► schemas of Kubernetes (kubernetes-validate)
 //!                                                 └► nyala accepts the arguments of every container
 //!   default values ─► node/package/kubernetes/nyala.yaml, which must be equal (--write makes it)
 //! ```
@@ -38,6 +39,19 @@ const VALUES: [&[&str]; 3] = [
     ],
 ];
 
+/// Values in a file, whose numbers Helm reads in another way than those of a command.
+const FILE: &str = "
+flags: {rpc_encryption: required, rpc_encrypt_loopback_connections: true}
+tabletServer: {flags: {memory_limit_hard_bytes: 3000000000, scrub_interval_sec: 0}}
+";
+/// Arguments of a tablet server by these values.
+const FILE_ARGUMENTS: [&str; 4] = [
+    "--rpc-encryption=required",
+    "--rpc-encrypt-loopback-connections=true",
+    "--memory-limit-hard-bytes=3000000000",
+    "--scrub-interval-sec=0",
+];
+
 /// Values that the chart must refuse.
 const REFUSED: [&str; 4] =
     ["master.replicas=2", "tabletServer.storage.wal=ten", "antiAffinity=none", "tabletServers.replicas=3"];
@@ -68,8 +82,9 @@ pub(crate) fn run(root: &Path, options: &ChartOptions, steps: &mut Steps) {
     steps.run("chart: refused values", || REFUSED.iter().try_for_each(|value| check_refused(root, value)));
     steps.run("chart: arguments", || {
         cargo(root, &["build", "--quiet", "--package", "node"])?;
-        VALUES.iter().try_for_each(|values| check_arguments(root, &python, values))
+        VALUES.iter().try_for_each(|values| check_arguments(&arguments(&python, &render(root, values)?)?))
     });
+    steps.run("chart: values of a file", || check_file(root, &python));
     steps.run("chart: manifests", || check_manifests(root, options.write));
 }
 
@@ -79,15 +94,33 @@ fn chart(root: &Path) -> PathBuf {
 
 /// Returns the manifests that the chart makes of these values.
 fn render(root: &Path, values: &[&str]) -> Result<String> {
-    let sets = values.iter().flat_map(|value| ["--set", *value]);
+    let sets: Vec<&str> = values.iter().flat_map(|value| ["--set", *value]).collect();
+    template(root, &sets)
+}
+
+/// Returns the manifests that the chart makes with these options of `helm template`.
+fn template(root: &Path, options: &[&str]) -> Result<String> {
     let output = CommandLine::new("helm")
         .args(["template", "nyala"])
         .args([chart(root)])
         .args(["--kube-version", KUBERNETES])
-        .args(sets)
+        .args(options)
         .output()?;
-    ensure!(output.success, "helm template {}: {}", values.join(" "), output.stderr);
+    ensure!(output.success, "helm template {}: {}", options.join(" "), output.stderr);
     Ok(output.stdout)
+}
+
+/// Checks the arguments by values of a file.
+fn check_file(root: &Path, python: &Path) -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let file = dir.path().join("values.yaml");
+    fs::write(&file, FILE)?;
+    let file = file.to_str().context("a temporary path is UTF-8")?;
+    let containers = arguments(python, &template(root, &["--values", file])?)?;
+    let is_complete =
+        |args: &Vec<String>| FILE_ARGUMENTS.iter().all(|wanted| args.iter().any(|arg| arg == wanted));
+    ensure!(containers.iter().any(is_complete), "no container has {FILE_ARGUMENTS:?}: {containers:?}");
+    check_arguments(&containers)
 }
 
 fn check_schemas(root: &Path, python: &Path, values: &[&str]) -> Result<()> {
@@ -108,9 +141,8 @@ fn check_refused(root: &Path, value: &str) -> Result<()> {
 
 /// Checks that the program takes the arguments of every container: it must go on to the directories, which are not
 /// there.
-fn check_arguments(root: &Path, python: &Path, values: &[&str]) -> Result<()> {
-    let mut containers = 0;
-    for args in arguments(root, python, values)? {
+fn check_arguments(containers: &[Vec<String>]) -> Result<()> {
+    for args in containers {
         let args: Vec<String> = args.iter().map(|arg| arg.replace("$(POD_NAME)", "localhost")).collect();
         let is_server = args.iter().any(|arg| arg.starts_with("--fs-wal-dir"));
         let more: &[&str] = if is_server { &MISSING_DIRECTORY } else { &["--help"] };
@@ -120,17 +152,16 @@ fn check_arguments(root: &Path, python: &Path, values: &[&str]) -> Result<()> {
             false => output.success,
         };
         ensure!(passed, "nyala {}: {}", args.join(" "), output.stderr);
-        containers += 1;
     }
-    ensure!(containers == 3, "{containers} containers");
+    ensure!(containers.len() == 3, "{} containers", containers.len());
     Ok(())
 }
 
-/// Returns the arguments of all containers.
-fn arguments(root: &Path, python: &Path, values: &[&str]) -> Result<Vec<Vec<String>>> {
+/// Returns the arguments of all containers of these manifests.
+fn arguments(python: &Path, manifests: &str) -> Result<Vec<Vec<String>>> {
     let dir = tempfile::tempdir()?;
     let file = dir.path().join("manifests.yaml");
-    fs::write(&file, render(root, values)?)?;
+    fs::write(&file, manifests)?;
     let program = "import json, sys, yaml; print(json.dumps(list(yaml.safe_load_all(open(sys.argv[1])))))";
     let output = CommandLine::new(python).args(["-c", program]).args([&file]).output()?;
     ensure!(output.success, "{}", output.stderr);

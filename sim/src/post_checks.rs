@@ -92,10 +92,11 @@ fn disk_contents(world: &mut dyn World, host: Host) -> DiskContents {
         let names = disk.list(dir).unwrap_or_default();
         names.into_iter().filter(|name| !name.contains('.')).collect()
     };
+    let superblocks = Superblock::list(&data).unwrap_or_default();
     DiskContents {
         server: host.name(),
         unnamed: unreferenced_files(&data),
-        superblocks: names(&data, "tablet-meta"),
+        superblocks: superblocks.iter().map(ToString::to_string).collect(),
         data: names(&data, "data"),
         logs: names(&logs, "wals"),
     }

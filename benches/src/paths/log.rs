@@ -87,6 +87,7 @@ impl Member {
         let boot = BootState {
             me: id(1),
             meta: ConsensusMeta::new(TABLET, RaftConfig::initial(peers)),
+            meta_stored: true,
             elected: None,
             fresh: true,
             committed: OpId::MIN,

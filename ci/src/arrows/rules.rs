@@ -50,6 +50,7 @@ const OS_ENV: &[&str] = &[
     "env/os.rs",
     "env/gssapi.rs",
     "env/blocking_disk.rs",
+    "env/child_program.rs",
     "env/late_task.rs",
     "env/short_syncs.rs",
     "main.rs",
@@ -61,6 +62,8 @@ const OS_FILES: &[&str] = &[
     "env/os.rs",
     "env/gssapi.rs",
     "env/blocking_disk.rs",
+    "env/control_group.rs",
+    "env/permissions.rs",
     "main.rs",
     "cli/documents.rs",
     "cli/import/options.rs",
@@ -310,19 +313,31 @@ pub(super) static CRATES: [CrateRules; 8] = [
         modules: &[
             module("dirs", &[]),
             module("server_clock", &[]),
+            // Values that follow a flag of the server, for code that does not know the flags.
+            module("changed_flag", &[]),
             // Code of every server.
-            module("server", &["dirs", "server_clock"]),
+            module("server", &["dirs", "server_clock", "changed_flag"]),
             // Replicas of tablets, on tablet servers and masters: it knows neither.
-            module("hosting", &["dirs", "server_clock"]),
+            module("hosting", &["dirs", "server_clock", "changed_flag"]),
             // Verification of stored files, on servers of both kinds.
             module("scrub", &["dirs", "server", "hosting"]),
-            module("tserver", &["dirs", "server_clock", "server", "hosting", "scrub"]),
+            module("tserver", &["dirs", "server_clock", "changed_flag", "server", "hosting", "scrub"]),
             module("master", &["dirs", "server_clock", "server", "hosting", "scrub"]),
             // From flags to running servers.
             module("config", &["dirs", "server"]),
+            module("server/startup_warnings", &["master"]),
             module(
                 "server/startup",
-                &["dirs", "server_clock", "config", "hosting", "scrub", "tserver", "master"],
+                &[
+                    "dirs",
+                    "server_clock",
+                    "server/startup_warnings",
+                    "config",
+                    "hosting",
+                    "scrub",
+                    "tserver",
+                    "master",
+                ],
             ),
             module("server/cluster", &["dirs", "server/startup", "config"]),
             module("cli", &["*"]),

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, anyhow, bail, ensure};
 
 use super::daemon::{Daemon, DaemonSpec, Role, ServerKind, free_addresses};
 use super::kdc::{self, Kdc};
@@ -14,7 +14,8 @@ use super::proxies::{LinkProxies, Node};
 use super::rpc;
 use crate::command::CommandLine;
 use nyala_proto::kudu::master::{ListTabletServersRequestPb, ListTabletServersResponsePb};
-use nyala_proto::kudu::server::{SetFlagRequestPb, SetFlagResponsePb, set_flag_response_pb};
+use nyala_proto::kudu::server::set_flag_response_pb::Code;
+use nyala_proto::kudu::server::{SetFlagRequestPb, SetFlagResponsePb};
 
 const READY_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -175,7 +176,7 @@ impl Cluster {
         self.masters.iter().map(|master| master.spec.address().to_string()).collect::<Vec<_>>().join(",")
     }
 
-    /// Changes a flag of a running daemon, also one that is not tagged as changeable.
+    /// Changes a flag of a running daemon. One that nyala reads only at its start gets the effect by a restart.
     pub(crate) fn set_flag(&mut self, role: Role, index: usize, flag: &str, value: &str) -> Result<()> {
         let addr = self.daemon(role, index)?.spec.rpc;
         if self.kerberos.is_some() {
@@ -189,14 +190,16 @@ impl Cluster {
             run_consistency_check: None,
         };
         let reply: SetFlagResponsePb = rpc::call(addr, "kudu.server.GenericService", "SetFlag", &request)?;
-        if reply.result() != set_flag_response_pb::Code::Success {
-            bail!("setting {flag} to {value} at {addr}: {:?} {}", reply.result(), reply.msg());
+        let refusal = || anyhow!("setting {flag} to {value} at {addr}: {:?} {}", reply.result(), reply.msg());
+        match reply.result() {
+            Code::Success => Ok(()),
+            Code::NotSafe => self.restart_with(role, index, flag, value, &refusal()),
+            _ => Err(refusal()),
         }
-        Ok(())
     }
 
-    /// Restarts a daemon with one flag more. A flag may make every new client refuse the server, this one included;
-    /// Kudu's own mini cluster then still has the connection that it made before.
+    /// Restarts a daemon with one flag more: one that is read at the start, or one that makes every new client refuse
+    /// the server, this one included. Kudu's own mini cluster then still has the connection that it made before.
     fn restart_with(
         &mut self,
         role: Role,

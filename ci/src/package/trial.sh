@@ -39,9 +39,23 @@ kill -TERM "$server"
 wait "$server"
 test -f /var/lib/nyala/master/wal/instance
 
-# An upgrade keeps the settings that were changed.
+# An upgrade keeps the settings and the mode that were changed, and does not miss a file that was removed.
+rm /etc/nyala/tablet-server.toml
+chmod 0440 /etc/nyala/master.toml
 apt-get install -y --no-install-recommends --reinstall -o Dpkg::Options::=--force-confold /root/nyala.deb
 grep 7951 /etc/nyala/master.toml
+test "$(stat -c '%U:%G %a' /etc/nyala/master.toml)" = 'root:nyala 440'
+test ! -e /etc/nyala/tablet-server.toml
+
+# A service that does not restart is reported, and the package is configured.
+mkdir -p /run/systemd/system /tmp/stand-in
+printf '#!/bin/sh\ntest "$1" != try-restart\n' > /tmp/stand-in/systemctl
+chmod +x /tmp/stand-in/systemctl
+PATH="/tmp/stand-in:$PATH" dpkg --force-confold --install /root/nyala.deb > /tmp/upgraded 2>&1 || code=$?
+cat /tmp/upgraded
+grep 'a service did not restart' /tmp/upgraded
+test "$(dpkg-query --show --showformat='${db:Status-Status}' nyala)" = installed
+rm -r /run/systemd/system
 
 # A purge removes all but the data.
 apt-get purge -y nyala

@@ -22,7 +22,7 @@ pub(super) fn plan(data: &[u8]) {
 pub(super) fn config(data: &[u8]) {
     let Ok(text) = std::str::from_utf8(data) else { return };
     let flags = Flags::new();
-    let error = config::apply_file(&flags, "nyala.toml", text).err();
+    let error = config::apply_file(&flags, None, "nyala.toml", text).err();
     if let Some(error) = error {
         assert!(error.message.starts_with("nyala.toml"), "the error names the file: {error}");
         return;

@@ -235,8 +235,10 @@ impl Model {
                 tables.for_each(|table| table.tablets.retain(|_, known| known.id != tablet));
             }
             Change::Maintenance(server, true) => drop(self.maintenance.insert(server)),
-            Change::Maintenance(server, false) | Change::Unregister(server) => {
+            Change::Maintenance(server, false) => drop(self.maintenance.remove(&server)),
+            Change::Unregister(server) => {
                 self.maintenance.remove(&server);
+                self.forgotten.extend(self.ended.iter().map(|tablet| (server, *tablet)));
             }
         }
     }

@@ -166,6 +166,8 @@ pub(super) struct Model {
     pub(super) tables: BTreeMap<TableId, ModelTable>,
     /// Tablets that were dropped, deleted or replaced.
     pub(super) ended: BTreeSet<TabletId>,
+    /// Ended tablets for whose removal masters do not wait at these servers: they were unregistered afterwards.
+    pub(super) forgotten: BTreeSet<(PeerId, TabletId)>,
     /// Servers in maintenance.
     pub(super) maintenance: BTreeSet<PeerId>,
 }

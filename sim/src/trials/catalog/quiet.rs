@@ -133,7 +133,7 @@ impl CatalogTrial {
         let group = self.groups.get(&id);
         let listed = group
             .is_some_and(|group| group.is_member(server) || group.config_at(replica.has).0 == group.index());
-        if self.model.tablet(id).is_none() && self.may_be_unknown(server, replica, group) {
+        if self.model.tablet(id).is_none() && self.may_be_unknown(server, id, replica, group) {
             return Ok(());
         }
         if self.model.tablet(id).is_none() {
@@ -144,9 +144,15 @@ impl CatalogTrial {
         }
         Ok(())
     }
+
     /// Returns true if masters that soon forget deleted tablets may not know a replica of one: an order to create it
-    /// came late, and a lone one led with an entry a term, or the server was no member at the end.
-    fn may_be_unknown(&self, server: PeerId, replica: &Replica, group: Option<&Group>) -> bool {
+    /// came late, and a lone one led with an entry a term, or the server was no member at the end. Or the server was
+    /// unregistered after the tablet's end, or it got the replica from a member that was.
+    fn may_be_unknown(&self, server: PeerId, id: TabletId, replica: &Replica, group: Option<&Group>) -> bool {
+        let has_had = |other: PeerId| other == server || group.is_some_and(|group| group.has_named(other));
+        if self.model.forgotten.iter().any(|(other, tablet)| *tablet == id && has_had(*other)) {
+            return true;
+        }
         let is_new = replica.has as i128 <= i128::from(replica.term).max(1);
         let is_member = group.is_some_and(|group| group.is_member(server));
         self.config.deleted_metadata_kept < MEMORY_MIN && (is_new || !is_member)

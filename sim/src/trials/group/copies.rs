@@ -3,9 +3,9 @@
 use engine::error::{Error, Result};
 use engine::ids::{OpId, Term};
 use engine::raft::ConsensusMeta;
-use engine::replica::consensus_meta_store;
 use engine::replica::copy::{
     CopyLeader, CopyManifest, CopyPart, CopySink, CopySnapshot, CopySource, LocalData, RejectedSource,
+    is_vote_unknown,
 };
 use engine::tablet::superblock::Superblock;
 use engine::time::ClockReading;
@@ -64,7 +64,7 @@ impl TrialServer {
                 Ok(sink)
             }
             Err(error) => {
-                let unknown_vote = consensus_meta_store::is_corrupt(&self.data_disk, TABLET);
+                let unknown_vote = is_vote_unknown(&self.wal_disk, &self.data_disk, &local);
                 if unknown_vote {
                     self.rejected = rejected.or(self.rejected);
                 }

@@ -118,12 +118,13 @@ impl Service for TrialService {
         method == "Quick"
     }
 
-    fn before_repeat<'a>(&'a self, call: &'a Call, _: &'a Bytes) -> BoxFuture<'a, ()> {
+    fn before_repeat<'a>(&'a self, call: &'a Call, _: &'a Bytes) -> BoxFuture<'a, Result<(), Reply>> {
         Box::pin(async move {
             let order = call.decode::<String>().ok().and_then(|text| Order::parse(&text));
             if let Some(order) = order {
                 self.wait_for_barrier(order.number).await;
             }
+            Ok(())
         })
     }
 

@@ -225,9 +225,10 @@ impl TrialReplica {
 
     /// Ends a job that failed; a replica that failed with it is restarted.
     pub(super) fn give_up_job(&mut self, job: Job, error: Error) -> Result<()> {
-        let (replica, _) = self.open.as_mut().ok_or_else(closed)?;
+        let (replica, wal) = self.open.as_mut().ok_or_else(closed)?;
         replica.end_job(job, Some(error), &mut ReplicaEffects::default());
-        if replica.failure().is_some() { self.restart() } else { Ok(()) }
+        let has_failed = replica.failure().is_some() || wal.failure().is_some();
+        if has_failed { self.restart() } else { Ok(()) }
     }
 
     /// Runs the next step of a job; returns false at its end.
