@@ -420,7 +420,8 @@ fn a_restart_between_a_failed_sync_and_a_power_cut_loses_nothing() {
 
 #[test]
 fn a_deletion_that_a_restart_finds_in_the_cache_survives_a_power_cut() {
-    let removals: [fn(&MemDisk) -> Result<(), engine::error::Error>; 2] = [
+    type Removal = fn(&MemDisk) -> engine::error::Result<()>;
+    let removals: [Removal; 2] = [
         |disk| tombstone::tombstone(disk, disk, world::TABLET, None).map(drop),
         |disk| tombstone::delete(disk, disk, world::TABLET),
     ];
