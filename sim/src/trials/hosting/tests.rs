@@ -23,5 +23,5 @@ fn trials_of_sound_servers_find_nothing_and_reach_what_they_are_for() {
     }
     let reached = [deletions > 60, refusals > 5, orders > 0, rots > 0, failures > 2, given_up > 2];
     assert_eq!(reached, [true; 6], "{deletions} {refusals} {orders} {rots} {failures} {given_up}");
-    assert!(starts > 3, "{starts}");
+    assert!(starts > 2, "{starts}");
 }
