@@ -11,7 +11,7 @@ use engine::raft::RaftOptions;
 use toml::{Spanned, Value};
 
 use crate::dirs::ServerKind;
-use crate::server::flags::{self, FOLLOWER_FAILED_SEC, FlagSpec, Flags};
+use crate::server::flags::{self, Class, FOLLOWER_FAILED_SEC, FlagSpec, Flags};
 use crate::server::{is_local_address, join_host_port, split_host_port};
 use nyala_common::env::Env;
 use nyala_common::rpc::RpcConfig;
@@ -28,7 +28,9 @@ pub fn apply_file(flags: &Flags, kind: Option<ServerKind>, path: &str, text: &st
         let place = format_args!("{path}, line {line}");
         let spec = flags::spec(key.get_ref());
         let spec = spec.ok_or_else(|| flags::unknown(key.get_ref()).context(place))?;
-        check_kind(spec, kind).map_err(|error| error.context(place))?;
+        if matches!(spec.class, Class::Safeguard) {
+            check_kind(spec, kind).map_err(|error| error.context(place))?;
+        }
         let value = flatten(value.get_ref()).ok_or_else(|| {
             Error::invalid(format!("{}: neither a value nor a list of values", key.get_ref()))
         });
@@ -37,7 +39,8 @@ pub fn apply_file(flags: &Flags, kind: Option<ServerKind>, path: &str, text: &st
     Ok(())
 }
 
-/// Returns `Invalid` for a flag of the other kind of server: it would have no effect here.
+/// Returns `Invalid` for a flag of the other kind of server: it would have no effect here. A file that both kinds share
+/// may have one, unless it is to protect something.
 fn check_kind(spec: &FlagSpec, kind: Option<ServerKind>) -> Result<()> {
     match kind.and_then(|kind| spec.refusal(kind)) {
         Some(refusal) => Err(Error::invalid(format!("{refusal}; leave it out"))),
@@ -145,15 +148,37 @@ async fn host_of_wildcard(env: &Env, rpc: SocketAddr, masters: &[String]) -> Res
     if masters.iter().all(|master| is_local_address(master)) {
         return Ok(None);
     }
-    let name = name.map_err(|why| {
+    let mut hosts = masters.iter().filter_map(|master| split_host_port(master).ok()).map(|(host, _)| host);
+    let host = name.map(|name| hosts.find(|host| host.split('.').next() == Some(&*name)).unwrap_or(name));
+    let is_known = async |host: &str| env.net.resolve(&join_host_port(host, rpc.port())).await.is_ok();
+    if are_of_this_machine(env, masters).await {
+        return match host {
+            Ok(host) if is_known(&host).await => Ok(Some(host)),
+            _ => Ok(None),
+        };
+    }
+    let nameless = |why: String| {
         Error::invalid(format!(
             "rpc_advertised_addresses: servers on other machines need a name of this one, which is bound to all \
              addresses ({rpc}), and {why}; give one"
         ))
-    })?;
-    let mut hosts = masters.iter().filter_map(|master| split_host_port(master).ok()).map(|(host, _)| host);
-    let spelled = hosts.find(|host| host.split('.').next() == Some(name.as_str()));
-    Ok(Some(spelled.unwrap_or(name)))
+    };
+    let host = host.map_err(nameless)?;
+    if !is_known(&host).await {
+        return Err(nameless(format!("the name {host:?} has no address")));
+    }
+    Ok(Some(host))
+}
+
+/// Returns true if all masters have addresses of this machine: a port can be bound there.
+async fn are_of_this_machine(env: &Env, masters: &[String]) -> bool {
+    for master in masters {
+        let Ok(address) = resolve(env, master).await else { return false };
+        if env.net.listen(SocketAddr::new(address.ip(), 0)).await.is_err() {
+            return false;
+        }
+    }
+    true
 }
 
 /// Returns the name of this host, or the reason that it has none for other machines.
@@ -330,8 +355,8 @@ mod tests {
         expect_test::expect![[r#"nyala.toml, line 2: tserver_enforce_access_control: not a flag of this kind of server (a flag of a tablet server, given to a master); leave it out"#]]
             .assert_eq(&error);
         assert!(apply_for(Some(ServerKind::TabletServer), text).is_ok());
-        let masters = apply_for(Some(ServerKind::TabletServer), "master_addresses = \"a\"").err().unwrap();
-        assert!(masters.contains("(a flag of a master, given to a tablet server)"), "{masters}");
+        // It protects nothing, and both kinds may share a file.
+        assert!(apply_for(Some(ServerKind::TabletServer), "master_addresses = \"a\"").is_ok());
         // A process that runs both kinds, or a tool.
         assert!(apply("master_addresses = \"a\"\ntserver_master_addrs = \"a\"").is_ok());
     }
@@ -382,11 +407,13 @@ mod tests {
     #[tokio::test]
     async fn a_server_on_all_addresses_is_known_by_its_host() {
         let env = named("db3", true);
-        let cases: [(&[&str], &str); 4] = [
+        let cases: [(&[&str], &str); 5] = [
             (&["db1:7051", "10.0.0.2:7051"], "db3"),
             (&["127.0.0.1:7051", "db3.example.com:7051"], "db3.example.com"),
             // A cluster of one machine.
             (&["127.0.0.1:7051", "localhost:7151", "0.0.0.0:7251"], ""),
+            // The same by other addresses of this machine.
+            (&["10.0.0.2:7051"], "db3"),
             // A single master.
             (&[], "db3"),
         ];
@@ -394,6 +421,16 @@ mod tests {
             assert_eq!(wildcard_host(&env, masters).await.unwrap(), host, "{masters:?}");
         }
         assert_eq!(wildcard_host(&named("db3", false), &[]).await.unwrap(), "", "of no use on this machine");
+    }
+
+    #[tokio::test]
+    async fn a_machine_without_a_name_is_a_cluster_of_its_own() {
+        // All addresses can be bound in this network.
+        let masters = ["10.0.0.2:7051"];
+        assert_eq!(wildcard_host(&named("localhost", true), &masters).await.unwrap(), "");
+        assert_eq!(wildcard_host(&named("db3", false), &masters).await.unwrap(), "");
+        let error = wildcard_host(&named("db3", false), &["db1:7051"]).await.unwrap_err();
+        assert!(error.contains("the name \"db3\" has no address"), "{error}");
     }
 
     #[tokio::test]

@@ -25,8 +25,12 @@ impl Tablet {
     /// Returns true if the report of a replica on `server` has a newer configuration than the known one.
     pub(super) fn is_newer_config(&self, server: PeerId, report: &ReportedTablet) -> bool {
         let Some(reported) = &report.consensus else { return false };
-        if reported.config_index > self.record.consensus.config_index {
-            return !self.is_older_config(report);
+        let known = &self.record.consensus;
+        if reported.config_index > known.config_index {
+            // A new master knows no terms of configurations yet. A replica that was lost before another one was forced
+            // has not seen the forced leader's term; an ordinary newer configuration is reported by its leader, too.
+            let is_behind = self.config_term().is_none() && reported.term < known.term;
+            return !is_behind && !self.is_older_config(report);
         }
         // A leader that has just been elected may not know yet that the newest configuration is committed.
         let is_forced = report.config_term.is_some_and(|term| term > self.config_term_max());

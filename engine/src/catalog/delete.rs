@@ -191,6 +191,7 @@ impl Catalog {
             return;
         }
         self.count_replicas(now.mono, table);
+        self.uncount(id);
         let loads = self.loads.as_mut().expect("just counted");
         let chosen = loads.choose(&mut self.id_rng, replicas as usize, &range);
         let peers = chosen.iter().filter_map(|server| self.new_peer(*server)).collect();

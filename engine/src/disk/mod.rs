@@ -24,6 +24,8 @@ pub mod overlay;
 pub struct DiskSpace {
     pub total: u64,
     pub free: u64,
+    /// Number of the device, if devices have numbers.
+    pub device: Option<u64>,
 }
 
 /// One directory tree. Errors carry the operating system's errno (`raw_os_error`).

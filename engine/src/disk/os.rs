@@ -12,7 +12,7 @@ use std::ffi::OsString;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Write};
 use std::num::NonZeroU64;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -120,7 +120,8 @@ impl Disk for OsDisk {
     fn space(&self) -> io::Result<DiskSpace> {
         let stat = rustix::fs::statvfs(&self.root)?;
         let bytes = |blocks: u64| blocks.saturating_mul(stat.f_frsize);
-        Ok(DiskSpace { total: bytes(stat.f_blocks), free: bytes(stat.f_bavail) })
+        let device = Some(fs::metadata(&self.root)?.dev());
+        Ok(DiskSpace { total: bytes(stat.f_blocks), free: bytes(stat.f_bavail), device })
     }
 
     fn lock(&self, path: &str) -> io::Result<Box<dyn Send + Sync>> {

@@ -74,6 +74,7 @@ pub enum SpaceLevel {
 pub struct DirectorySpace {
     pub free: u64,
     pub total: u64,
+    pub device: Option<u64>,
     pub reserved: u64,
     pub level: SpaceLevel,
 }
@@ -94,7 +95,7 @@ impl DirectorySpace {
             free if free < wanted => SpaceLevel::Short,
             _ => SpaceLevel::Plenty,
         };
-        DirectorySpace { free: found.free, total: found.total, reserved, level }
+        DirectorySpace { free: found.free, total: found.total, device: found.device, reserved, level }
     }
 }
 
@@ -239,10 +240,14 @@ const REFRESH_INTERVAL: std::time::Duration = std::time::Duration::from_secs(1);
 const REFRESH_INTERVAL_NEAR: std::time::Duration = std::time::Duration::from_millis(100);
 
 impl WatchedDirectory {
-    /// Returns true if two directories may be on one device. Only its size tells a device from others.
+    /// Returns true if two directories may be on one device: by its number, or else by its size.
     fn may_share_device(&self, other: &WatchedDirectory) -> bool {
-        let total = |watched: &WatchedDirectory| watched.space.map(|space| space.total);
-        self.dir.path == other.dir.path || total(self) == total(other)
+        let device = |watched: &WatchedDirectory| watched.space.map(|space| (space.device, space.total));
+        let is_same = match (device(self), device(other)) {
+            (Some((Some(own), _)), Some((Some(others), _))) => own == others,
+            (own, others) => own.map(|(_, total)| total) == others.map(|(_, total)| total),
+        };
+        self.dir.path == other.dir.path || is_same
     }
 
     fn level(&self) -> SpaceLevel {
@@ -290,7 +295,7 @@ mod tests {
         let mut space = None;
         let mut level = |free| {
             let next =
-                DirectorySpace::next(space, DiskSpace { total: 10_000, free }, SpaceReserve::OnePercent);
+                DirectorySpace::next(space, DiskSpace { total: 10_000, free, device: None }, SpaceReserve::OnePercent);
             space = Some(next);
             next.level
         };
@@ -301,7 +306,7 @@ mod tests {
 
     #[test]
     fn nothing_reserved_is_never_short() {
-        let found = DiskSpace { total: 10_000, free: 0 };
+        let found = DiskSpace { total: 10_000, free: 0, device: None };
         assert_eq!(DirectorySpace::next(None, found, SpaceReserve::Bytes(0)).level, Plenty);
     }
 }

@@ -120,12 +120,12 @@ impl TabletManager {
             _ => Some(EntryState::Stopping),
         });
         let was_running = matches!(found, EntryState::Running(_));
-        let (last_op, failed_before) = match found {
+        let (last_op, earlier) = match found {
             EntryState::Running(replica) => self.stop_to_remove(entry, &replica, cas).await?,
             EntryState::Tombstoned(_) if tombstone => return Ok(()),
-            EntryState::Tombstoned(last) => (last, false),
-            EntryState::Failed(_) => (entry.last_op(), true),
-            EntryState::Stopped => (entry.last_op(), false),
+            EntryState::Tombstoned(last) => (last, None),
+            EntryState::Failed(error) => (entry.last_op(), Some(error)),
+            EntryState::Stopped => (entry.last_op(), None),
             EntryState::Bootstrapping | EntryState::Copying | EntryState::Stopping => {
                 return Err(in_progress(entry));
             }
@@ -136,20 +136,22 @@ impl TabletManager {
         let (term, last_op) = match self.remove(entry, tombstone, last_op).await {
             Ok(removed) => removed,
             // What is left of a copy that failed before it stored anything.
-            Err(error) if failed_before && error.kind == ErrorKind::NotFound => {
+            Err(error) if earlier.is_some() && error.kind == ErrorKind::NotFound => {
                 entry.set_state(EntryState::Stopped);
                 self.forget(entry.id);
                 return Ok(());
             }
             // A tombstone needs a block for the last operation. Without one the replica is as it was.
-            Err(error) if tombstone && was_running && !failed_before && error.is_no_space() => {
+            Err(error) if tombstone && was_running && earlier.is_none() && error.is_no_space() => {
                 entry.set_state(EntryState::Bootstrapping);
                 self.open(entry).await;
                 return Err(error.into());
             }
             Err(error) => {
-                entry.set_state(EntryState::Failed(error.clone()));
-                if !failed_before {
+                let is_first = earlier.is_none();
+                // The first failure counts: after one for lack of space the tablet would be opened again.
+                entry.set_state(EntryState::Failed(earlier.unwrap_or_else(|| error.clone())));
+                if is_first {
                     self.env().run(|| self.note_failure(entry, RaftAction::Fail)).await;
                 }
                 self.mark_changed(entry.id);
@@ -178,7 +180,7 @@ impl TabletManager {
         entry: &Arc<TabletEntry>,
         replica: &ReplicaHandle,
         cas: Option<ConfigPosition>,
-    ) -> Result<(Option<OpId>, bool), TabletError> {
+    ) -> Result<(Option<OpId>, Option<Error>), TabletError> {
         let stopped = replica.stop().await;
         let known = stopped.as_ref().map(|replica| replica.status(self.env().now()).active_position);
         entry.remember_last_op(stopped.map(|replica| replica.last_op()));
@@ -192,7 +194,7 @@ impl TabletManager {
             self.open(entry).await;
             return Err(newer);
         }
-        Ok((entry.last_op(), replica.failure().is_some()))
+        Ok((entry.last_op(), replica.failure()))
     }
 
     /// Removes the replica's data from the disk. Returns the term that it had reached, and the last operation that its

@@ -8,6 +8,7 @@
 
 use engine::sync::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use engine::error::{Error, Result};
 use engine::ids::{PeerId, Uuid};
@@ -28,6 +29,8 @@ pub(super) struct LocationResolver {
 
 /// Most programs that run at once for servers, and for clients.
 const PROGRAMS_MAX: usize = 4;
+/// Longest wait for another program to end. A client asks for its location only once.
+const PLACE_WAIT: Duration = Duration::from_secs(1);
 
 impl LocationResolver {
     /// Creates a resolver. `command` is a program with arguments and `by_id` lists `ID=LOCATION`, both in the flags'
@@ -81,8 +84,13 @@ impl LocationResolver {
         if let Some(location) = self.known().get(host) {
             return Ok(Some(location.clone()));
         }
-        let busy = |_| Error::not_ready(format!("location_mapping_cmd: {PROGRAMS_MAX} programs run; retry"));
-        let _running = programs.try_acquire().map_err(busy)?;
+        let busy = || Error::not_ready(format!("location_mapping_cmd: {PROGRAMS_MAX} programs run; retry"));
+        let place = self.env.timeout(PLACE_WAIT, programs.acquire()).await;
+        let _running = place.and_then(std::result::Result::ok).ok_or_else(busy)?;
+        // Another call may have asked for the same host meanwhile.
+        if let Some(location) = self.known().get(host) {
+            return Ok(Some(location.clone()));
+        }
         let arguments: Vec<String> = rest.iter().cloned().chain([host.to_string()]).collect();
         let disks = self.env.disks.clone();
         let printed = self.env.run(|| disks.program_output(program, &arguments)).await;
@@ -132,7 +140,7 @@ mod tests {
         assert_eq!(locator.client("h").await, None);
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_program_returns_the_locations_of_hosts() {
         let printing = locator("printf /rack-%s", &[]).unwrap();
         assert_eq!(printing.client("h1").await.as_deref(), Some("/rack-h1"));

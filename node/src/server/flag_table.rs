@@ -124,7 +124,6 @@ const WITH_EFFECT: &[FlagSpec] = &[
         "80",
         "percentage of the memory limit above which writes are throttled",
     )
-    .of(TabletServer)
     .within(1, 100),
     F::number("block_cache_capacity_mb", Effective, "512",
         "MiB of the page cache, which takes a quarter of the memory limit at most")
@@ -136,7 +135,7 @@ const WITH_EFFECT: &[FlagSpec] = &[
     // A replicated operation must fit one message, together with the headers around its rows.
     F::number("rpc_max_message_size", Effective, "52428800", "bytes of the longest message accepted")
         .within(1 << 20, 1 << 31),
-    F::number("rpc_connections_max", Effective, "10000",
+    F::number("rpc_connections_max", Effective, "65536",
         "connections above which further ones are refused. Not a flag of Kudu")
         .within(100, 1 << 24),
     F::number(
@@ -354,10 +353,8 @@ const WITH_EFFECT: &[FlagSpec] = &[
         .runtime(),
     F::number("log_target_replay_size_mb", Effective, "1024", "log size in MiB above which flushes shorten the log")
         .of(TabletServer),
-    F::number("max_cell_size_bytes", Effective, "65536", "bytes of the longest cell").of(TabletServer).tagged(UNSAFE),
-    F::number("max_encoded_key_size_bytes", Effective, "16384", "bytes of the longest primary key")
-        .of(TabletServer)
-        .tagged(UNSAFE),
+    F::number("max_cell_size_bytes", Effective, "65536", "bytes of the longest cell").tagged(UNSAFE),
+    F::number("max_encoded_key_size_bytes", Effective, "16384", "bytes of the longest primary key").tagged(UNSAFE),
     // Master.
     F::number("default_num_replicas", Effective, "3", "replication factor if the request names none")
         .of(Master)

@@ -36,6 +36,9 @@ use nyala_common::wire::errors::TabletError;
 /// User name of calls to other servers in a cluster without access lists.
 pub const USER: &str = "nyala";
 
+/// Time before a call's deadline at which a wait ends with an error, so that the error can still arrive.
+const REPLY_MARGIN: Duration = Duration::from_millis(10);
+
 /// One tablet server.
 pub struct TabletServer {
     pub env: Env,
@@ -179,7 +182,7 @@ impl TabletServer {
     }
 
     /// Waits until every clock that keeps its error bound has passed `timestamp`. Returns false if `deadline` is before
-    /// that.
+    /// that, slightly before it, so that the reply can still arrive in time.
     pub async fn wait_until_past(&self, timestamp: Timestamp, deadline: Option<Instant>) -> bool {
         loop {
             let wait = self.commit_wait(timestamp);
@@ -187,7 +190,7 @@ impl TabletServer {
                 return true;
             }
             let now = self.env.now().mono;
-            let left = deadline.map_or(wait, |deadline| deadline.since(now));
+            let left = deadline.map_or(wait, |deadline| deadline.since(now.after(REPLY_MARGIN)));
             if left.is_zero() {
                 return false;
             }

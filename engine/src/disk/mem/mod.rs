@@ -369,7 +369,7 @@ impl Disk for MemDisk {
 
     fn space(&self) -> io::Result<DiskSpace> {
         let state = self.state();
-        Ok(DiskSpace { total: state.names.bytes() + state.free, free: state.free })
+        Ok(DiskSpace { total: state.names.bytes() + state.free, free: state.free, device: None })
     }
 
     fn lock(&self, path: &str) -> io::Result<Box<dyn Send + Sync>> {

@@ -168,13 +168,13 @@ fn a_full_device_takes_a_prefix() {
     disk.set_free(10);
     assert_eq!(errno(file.reserve(11)), Some(Errno::NOSPC.raw_os_error()));
     file.append(b"123456").unwrap();
-    assert_eq!(disk.space().unwrap(), DiskSpace { total: 10, free: 4 });
+    assert_eq!(disk.space().unwrap(), DiskSpace { total: 10, free: 4, device: None });
     assert_eq!(errno(file.append(b"789012")), Some(Errno::NOSPC.raw_os_error()));
     assert_eq!(read_file(&disk, "f").unwrap(), b"1234567890");
     file.truncate(6).unwrap();
     assert_eq!(disk.space().unwrap().free, 4);
     disk.remove("f").unwrap();
-    assert_eq!(disk.space().unwrap(), DiskSpace { total: 10, free: 10 });
+    assert_eq!(disk.space().unwrap(), DiskSpace { total: 10, free: 10, device: None });
 }
 
 #[test]

@@ -263,7 +263,9 @@ impl BackupStore {
             bytes => bytes.map(Some).map_err(|error| Error::io(format_args!("read {file}"), &error)),
         };
         let Some(metadata) = read(KUDU_METADATA)? else {
-            return Ok(read(CLAIM)?.map(|_| DirState::Claimed));
+            // Earlier versions removed the claim of a backup before its manifest.
+            let claimed = read(CLAIM)?.is_some() || read(MANIFEST)?.is_some();
+            return Ok(claimed.then_some(DirState::Claimed));
         };
         let complete = |manifest: Manifest| Some(DirState::Complete(Box::new(manifest)));
         if let Some(manifest) = read(MANIFEST)? {

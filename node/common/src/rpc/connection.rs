@@ -280,7 +280,7 @@ async fn read_calls(
                 Ok(())
             })
             .map_err(|why| protocol_error(shared, why))?;
-        incoming.set(reader.buffer_bytes(), shared.incoming_bytes_max())?;
+        incoming.set(reader.long_frame_bytes(), shared.incoming_bytes_max())?;
         connection.send_queue.at_most(shared.config.max_unsent_bytes).await;
         let read = tokio::select! {
             biased;

@@ -107,8 +107,8 @@ impl FrameReader {
         }
         self.buffer.advance(LENGTH_BYTES);
         let payload = self.buffer.split_to(length).freeze();
-        // The few bytes behind a long frame would keep all of its memory for as long as the peer is silent.
-        if length > KEPT_BYTES_MAX && self.buffer.len() <= READ_BYTES {
+        // The few bytes behind long frames would keep all of their memory for as long as the peer is silent.
+        if self.buffer.capacity() > KEPT_BYTES_MAX && self.buffer.len() <= READ_BYTES {
             self.buffer = BytesMut::from(&self.buffer[..]);
         }
         split_frame(payload).map(Some)
@@ -117,6 +117,12 @@ impl FrameReader {
     /// Returns the size of the buffer in bytes: an incomplete frame, and the space for more of it.
     pub fn buffer_bytes(&self) -> usize {
         self.buffer.capacity()
+    }
+
+    /// Returns the bytes of the buffer if it has a part of a long frame, else 0.
+    pub fn long_frame_bytes(&self) -> usize {
+        let is_long = self.announced().is_some_and(|length| length > KEPT_BYTES_MAX);
+        if is_long { self.buffer_bytes() } else { 0 }
     }
 
     /// Replaces the limit of the frames that follow.

@@ -1,7 +1,7 @@
 //! Memory of long incomplete requests: a budget that the connections of a server share.
 //!
 //! ```text
-//!   read buffers longer than 1 MiB ──▶ sum ── above the limit ──▶ the connection whose buffer grew is closed
+//!   read buffers of frames above 1 MiB ──▶ sum ── above the limit ──▶ the connection whose buffer grew is closed
 //! ```
 //!
 //! A peer can send the most of a long frame over each of many connections, and then wait. A connection with shorter

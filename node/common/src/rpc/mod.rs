@@ -337,7 +337,7 @@ impl Default for RpcConfig {
             incoming_bytes_min: 256 << 20,
             max_unsent_bytes: 64 << 20,
             negotiations_max: 1_000,
-            connections_max: 10_000,
+            connections_max: 65_536,
             authentication: SecurityLevel::Optional,
             encryption: SecurityLevel::Optional,
             encrypt_loopback: false,

@@ -260,7 +260,10 @@ impl SendQueue {
         if !socket.unsent.is_empty() {
             let written = ready!(poll_write(socket, cx))?;
             advance(&mut socket.unsent, written);
-            self.lock().unsent -= written;
+            // The queue may have been discarded during the write.
+            let mut state = self.lock();
+            state.unsent = state.unsent.saturating_sub(written);
+            drop(state);
             self.emptied.notify_one();
             return Poll::Ready(Ok(true));
         }

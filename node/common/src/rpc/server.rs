@@ -247,15 +247,19 @@ impl Connections {
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 async fn accept(shared: Arc<RpcShared>, mut listener: Box<dyn Listener>, connections: Arc<Connections>) {
-    let mut id = 0;
+    let (mut id, mut refuses) = (0, false);
     loop {
         match listener.accept().await {
             // The stream is dropped, which closes it.
             Ok((_, remote)) if connections.count() >= shared.config.connections_max => {
+                // The first of many is logged: refused clients try again at once.
                 let limit = shared.config.connections_max;
-                tracing::warn!(%remote, limit, "too many connections, one is refused");
+                if !std::mem::replace(&mut refuses, true) {
+                    tracing::warn!(%remote, limit, "too many connections, further ones are refused");
+                }
             }
             Ok((stream, remote)) => {
+                refuses = false;
                 id += 1;
                 open(&shared, &connections, id, stream, remote);
             }
