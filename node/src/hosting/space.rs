@@ -294,8 +294,11 @@ mod tests {
     fn levels_follow_free_space_and_return_above_the_reserve() {
         let mut space = None;
         let mut level = |free| {
-            let next =
-                DirectorySpace::next(space, DiskSpace { total: 10_000, free, device: None }, SpaceReserve::OnePercent);
+            let next = DirectorySpace::next(
+                space,
+                DiskSpace { total: 10_000, free, device: None },
+                SpaceReserve::OnePercent,
+            );
             space = Some(next);
             next.level
         };
