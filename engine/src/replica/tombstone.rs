@@ -19,9 +19,7 @@
 //! - An aborted copy frees its files first. If there is no block even so, the COPYING superblock stays: it has the same
 //!   last operation as the tombstone.
 //!
-//! A tombstone that knows its last operation may vote; one that does not must not (design of tombstoned voting). One
-//! that has neither a last operation nor consensus metadata proves that this server may have given a vote that it does
-//! not know any more.
+//! A tombstone that knows its last operation may vote; one that does not must not (design of tombstoned voting).
 
 use std::io;
 
@@ -38,10 +36,10 @@ use crate::wal::Wal;
 /// Turns a replica, an incomplete tombstone or an aborted copy into a tombstone. No task may be using it. `last_op`:
 /// the last operation in its log, if known.
 ///
-/// An unreadable superblock is replaced by one without data, and so is one that was lost, which a log with operations
-/// proves. `NotFound` if there is neither: what a creation or a copy left that never got a superblock is removed. A
-/// repetition after a failure completes it. Returns the last operation that the tombstone knows: its superblock may
-/// have it though the caller does not.
+/// An unreadable superblock is replaced by one without data. `NotFound` if there is none: what a creation or a copy
+/// left that never got one is removed, and the log of a replica whose superblock was lost. A repetition after a failure
+/// completes it. Returns the last operation that the tombstone knows: its superblock may have it though the caller does
+/// not.
 pub fn tombstone(
     wal: &dyn Disk,
     data: &dyn Disk,
@@ -53,9 +51,6 @@ pub fn tombstone(
             Superblock::unreadable(tablet)
         }
         Err(error) if error.kind == ErrorKind::NotFound => {
-            if !Wal::is_unused(wal, &wal_dir(tablet))? {
-                return tombstone_of_lost(wal, data, tablet);
-            }
             remove_leftovers(wal, data, tablet)?;
             return Err(error);
         }
@@ -74,17 +69,6 @@ pub fn tombstone(
     meta.store(data)?;
     remove_data(wal, data, tablet)?;
     Ok(meta.tombstone_last_op)
-}
-
-/// Turns the log of a replica whose superblock and vote were lost into a tombstone without a last operation. Order: the
-/// log, which proves that there was a vote, is removed once the tombstone proves it.
-fn tombstone_of_lost(wal: &dyn Disk, data: &dyn Disk, tablet: TabletId) -> Result<Option<OpId>> {
-    // Without a superblock, metadata is a leftover of an interrupted creation, and means nothing.
-    consensus_meta_store::remove(data, tablet)?;
-    let lost = Superblock { data_state: DataState::Tombstoned, ..Superblock::unreadable(tablet) };
-    lost.store(data)?;
-    remove_data(wal, data, tablet)?;
-    Ok(None)
 }
 
 /// Returns true if a replica may be deleted by an order based on the committed configuration `cas`, if it names one. A

@@ -9,7 +9,7 @@ use std::fmt;
 
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use engine::disk::Disk;
-use engine::error::{Error, Result};
+use engine::error::{Error, ErrorKind, Result};
 use engine::ids::TabletId;
 use engine::replica::{consensus_meta_store, tombstone};
 use engine::tablet::flush::data_dir;
@@ -153,7 +153,11 @@ fn check_tablet(
     let vote = consensus_meta_store::load(&*disk, tablet);
     if meta.data_state != DataState::Ready {
         report.tombstones += 1;
-        return vote.map(drop);
+        // A tombstone whose vote is unknown has no metadata either.
+        return match vote {
+            Err(error) if error.kind == ErrorKind::NotFound && meta.tombstone_last_op.is_none() => Ok(()),
+            vote => vote.map(drop),
+        };
     }
     report.replicas += 1;
     let known: Vec<&str> = meta.rowsets.iter().flat_map(|rowset| rowset.files()).collect();

@@ -5,7 +5,6 @@ use super::faults::Faulty;
 use super::*;
 use crate::hosting::tablet_entry::{EntryState, TabletEntry};
 use engine::disk::{self, Disk};
-use engine::replica::copy::{LocalData, LocalReplica, is_vote_unknown};
 use nyala_proto::kudu::tablet::TabletDataState;
 use nyala_proto::kudu::tserver::DeleteTabletResponsePb;
 
@@ -62,28 +61,6 @@ async fn a_tablet_with_two_superblocks_fails_and_keeps_both() {
     assert_eq!(delete(fixture, TabletDataState::TabletDataDeleted).await, None);
     assert_eq!(superblocks(), [0, 0]);
     assert!(fixture.running.server.tablets.get(TABLET).is_none());
-}
-
-/// A late order to delete it does not know that the server was added again and has voted since.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn the_tombstone_of_a_lost_replica_remembers_that_its_vote_is_unknown() {
-    let mut faulty = stopped().await;
-    for dir in METADATA {
-        faulty.disk("data").remove(&format!("{dir}/{TABLET}")).expect("lost");
-    }
-    faulty.fixture.start_again().await;
-    assert!(matches!(entry(&faulty.fixture).state(), EntryState::Failed(_)));
-    assert_eq!(delete(&faulty.fixture, TabletDataState::TabletDataTombstoned).await, None);
-    for round in 0..2 {
-        let found = entry(&faulty.fixture);
-        assert!(matches!(found.state(), EntryState::Tombstoned(None)), "round {round}");
-        let server = &faulty.fixture.running.server;
-        let nothing = LocalReplica::nothing(server.uuid(), TABLET);
-        let local = LocalReplica { has: LocalData::Tombstone, ..nothing };
-        let (wal, data) = (&server.tablets.dirs().wal.disk, &found.data_dir.disk);
-        assert!(is_vote_unknown(&**wal, &**data, &local), "round {round}");
-        faulty.fixture.restart().await;
-    }
 }
 
 /// The first one is what an interrupted creation leaves, the other one belongs to a superblock that was lost.
