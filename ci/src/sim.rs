@@ -14,7 +14,7 @@ use crate::steps::Steps;
 /// Runs by name.
 const RUNS: [(&str, &[&str]); 11] = [
     ("sim madsim", &["sim", "run", "--seeds", "1..119", "--size", "smoke", "--minutes", "1"]),
-    ("sim madsim full", &["sim", "run", "--seeds", "151..181", "--minutes", "1"]),
+    ("sim madsim full", &["sim", "run", "--seeds", "121..151", "--minutes", "1"]),
     (
         "sim tables",
         &["sim", "run", "--seeds", "1..61", "--size", "smoke", "--minutes", "1", "--profile", "tables"],
@@ -27,7 +27,7 @@ const RUNS: [(&str, &[&str]); 11] = [
         "sim keyed",
         &["sim", "run", "--seeds", "1..61", "--size", "smoke", "--minutes", "0.5", "--world", "keyed"],
     ),
-    ("sim trials", &["sim", "trials", "--seeds", "201..381"]),
+    ("sim trials", &["sim", "trials", "--seeds", "1..181"]),
     ("sim twice", &["sim", "twice", "--seeds", "1..11", "--size", "smoke"]),
     ("sim twice keyed", &["sim", "twice", "--seeds", "1..11", "--size", "smoke", "--world", "keyed"]),
     ("sim plans", &["sim", "plans"]),
