@@ -3,9 +3,6 @@
 //!
 //! There is no page cache, so that all memory of a scan is its own.
 
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::cell::Cell;
-
 use engine::config::TabletConfig;
 use engine::ids::ColumnId;
 use engine::replica::{JobKind, OpResult};
@@ -13,48 +10,11 @@ use engine::schema::predicate::{Predicate, PredicateKind};
 use engine::schema::row_ops::RowOpKind;
 use engine::schema::{ColumnSchema, DataType, Schema};
 use engine::tablet::scan::{ScanSpec, SnapshotChoice};
+use engine_testkit::allocations::{CountingAllocator, peak};
 use engine_testkit::world::{Value, World};
-
-/// An allocator that counts the bytes the test's own thread has allocated and not freed, now and at most.
-struct CountingAllocator;
-
-thread_local! {
-    static ALLOCATED: Cell<(i64, i64)> = const { Cell::new((0, 0)) };
-}
-
-fn count(bytes: i64) {
-    // A thread that ends may free memory after its counter was dropped; that is not counted.
-    let _ending = ALLOCATED.try_with(|allocated| {
-        let (now, most) = allocated.get();
-        allocated.set((now + bytes, most.max(now + bytes)));
-    });
-}
-
-// SAFETY: every call goes to the system's allocator unchanged; counting neither allocates nor panics.
-unsafe impl GlobalAlloc for CountingAllocator {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(layout.size() as i64);
-        // SAFETY: the caller keeps the contract of `alloc`, which is the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        count(-(layout.size() as i64));
-        // SAFETY: `at` came from `alloc` above, with this layout, so it came from the system's allocator.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
-
-/// Returns the result of `read`, and the most bytes that were allocated at once meanwhile.
-fn peak<T>(read: impl FnOnce() -> T) -> (T, i64) {
-    let (before, _) = ALLOCATED.get();
-    ALLOCATED.set((before, before));
-    let result = read();
-    (result, ALLOCATED.get().1 - before)
-}
 
 const ROWS: i32 = 40;
 /// Operations that update every row. Each updates the row of key 0 this many times.

@@ -1,11 +1,10 @@
 //! Jobs bound the memory of a step and the page indexes of their files, however long keys and histories are.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use engine::config::TabletConfig;
 use engine::memory::{MemTracker, MemUsage, MemoryHandle};
-use engine::replica::{JobKind, Op};
+use engine::replica::JobKind;
 use engine::schema::row_block::ProjectedColumn;
 use engine::schema::row_ops::RowOpKind;
 use engine::schema::{ColumnSchema, DataType, Schema};
@@ -205,15 +204,7 @@ fn compactions_of_short_rows_with_long_defaults_or_deltas_have_short_steps() {
         let (mut world, root) = empty_table();
         write_short(&mut world, 300);
         if is_default {
-            let tablet = world.replica().tablet();
-            let mut columns = tablet.schema().columns().to_vec();
-            let mut added = ColumnSchema::new(2, "added", DataType::String);
-            added.read_default = Some(vec![b'd'; LONG]);
-            columns.push(added);
-            let schema = Box::new(Schema::new(columns, 1).unwrap());
-            let version = tablet.schema_version() + 1;
-            let alter = Op::AlterSchema { schema, version, table_name: "t".into(), extra: BTreeMap::new() };
-            world.run(alter).result.unwrap();
+            world.add_text_column(vec![b'd'; LONG]);
         } else {
             write_long(&mut world, RowOpKind::Update, 0..300);
         }

@@ -1,6 +1,5 @@
 //! Tracked memory of the engine equals its allocations, and never exceeds the limit.
 
-use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,41 +13,11 @@ use engine::schema::row_ops::{ClientColumn, RowOpKind};
 use engine::schema::{ColumnSchema, DataType, Schema};
 use engine::tablet::GrowthEstimate;
 use engine::tablet::scan::ScanSpec;
+use engine_testkit::allocations::{CountingAllocator, allocated};
 use engine_testkit::world::{Rows, Value, World, plain_schema, wire_columns};
-
-/// An allocator that counts the bytes the test's own thread has allocated and not freed.
-struct CountingAllocator;
-
-thread_local! {
-    static ALLOCATED: Cell<i64> = const { Cell::new(0) };
-}
-
-fn count(bytes: i64) {
-    // A thread that ends may free memory after its counter was dropped; that is not counted.
-    let _ending = ALLOCATED.try_with(|allocated| allocated.set(allocated.get() + bytes));
-}
-
-// SAFETY: every call goes to the system's allocator unchanged; counting neither allocates nor panics.
-unsafe impl GlobalAlloc for CountingAllocator {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        count(layout.size() as i64);
-        // SAFETY: the caller keeps the contract of `alloc`, which is the same.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, at: *mut u8, layout: Layout) {
-        count(-(layout.size() as i64));
-        // SAFETY: `at` came from `alloc` above, with this layout, so it came from the system's allocator.
-        unsafe { System.dealloc(at, layout) }
-    }
-}
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
-
-fn allocated() -> i64 {
-    ALLOCATED.with(Cell::get)
-}
 
 /// Returns the configuration of a server whose memory limit in bytes is the atomic's value.
 fn limited(bytes: u64) -> (TabletConfig, Arc<MemTracker>, Arc<AtomicU64>) {

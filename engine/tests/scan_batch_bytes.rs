@@ -1,10 +1,8 @@
 //! The longer rows are, the fewer of them a scan reads at a time: a batch is bounded by bytes, not by rows. It does not
 //! matter whether all rows are long or some in one place, or what makes them long: inserts, updates or a read default.
 
-use std::collections::BTreeMap;
-
 use engine::config::TabletConfig;
-use engine::replica::{JobKind, Op, OpResult};
+use engine::replica::{JobKind, OpResult};
 use engine::schema::row_block::ProjectedColumn;
 use engine::schema::row_ops::RowOpKind;
 use engine::schema::{ColumnSchema, DataType, Schema};
@@ -109,15 +107,7 @@ fn a_long_default_of_an_added_column_shortens_blocks() {
         if is_flushed {
             flush(&mut world);
         }
-        let tablet = world.replica().tablet();
-        let mut columns = tablet.schema().columns().to_vec();
-        let mut added = ColumnSchema::new(2, "added", DataType::String);
-        added.read_default = Some(vec![b'd'; LONG]);
-        columns.push(added);
-        let schema = Box::new(Schema::new(columns, 1).unwrap());
-        let version = tablet.schema_version() + 1;
-        let alter = Op::AlterSchema { schema, version, table_name: "t".into(), extra: BTreeMap::new() };
-        world.run(alter).result.unwrap();
+        world.add_text_column(vec![b'd'; LONG]);
         check_bytes(&world, 400, 400 / 8);
     }
 }

@@ -7,10 +7,12 @@
 //!   group                   Raft cores alone: seeded delivery, faults, invariants, transcripts, traces
 //!   single_server_catalog   a catalog whose tablet server replies at once
 //!   catalog_script          words of the catalog's transcripts
+//!   allocations             an allocator that counts
 //! ```
 //!
 //! Not here: simulated time, network and tasks of whole nodes, which is the crate `sim`.
 
+pub mod allocations;
 pub mod catalog_script;
 pub mod cluster;
 pub mod group;

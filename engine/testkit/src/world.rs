@@ -1,5 +1,6 @@
 //! A replica over a disk in memory, driven as a node drives it.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bytes::Bytes;
@@ -234,6 +235,18 @@ impl World {
     pub fn timestamp_of(&self, n: u64) -> Timestamp {
         let known = (n as usize).checked_sub(1).and_then(|at| self.times.get(at));
         known.copied().unwrap_or(Timestamp(self.clock + n.saturating_sub(self.times.len() as u64)))
+    }
+
+    /// Adds a STRING column with a read default.
+    pub fn add_text_column(&mut self, default: Vec<u8>) {
+        let tablet = self.replica().tablet();
+        let mut columns = tablet.schema().columns().to_vec();
+        let added = ColumnSchema::new(columns.len() as u32, "added", DataType::String);
+        columns.push(ColumnSchema { read_default: Some(default), ..added });
+        let schema = Box::new(Schema::new(columns, 1).expect("a new name"));
+        let version = tablet.schema_version() + 1;
+        let alter = Op::AlterSchema { schema, version, table_name: "t".into(), extra: BTreeMap::new() };
+        self.run(alter).result.expect("the alteration is applied");
     }
 
     /// Runs one operation from proposal to reply.
