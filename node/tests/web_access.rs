@@ -10,6 +10,7 @@ use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
+use std::process::Child;
 use std::sync::Arc;
 
 use base64::Engine;
@@ -46,6 +47,18 @@ impl Files {
 
     fn setting(&self, name: &str, file: &str) -> String {
         format!("--webserver-{name}-file={}", self.dir.join(file).display())
+    }
+
+    /// Starts a cluster whose pages need TLS and a password. Returns the process and its output.
+    fn up(&self, more: &[&str]) -> (Child, String) {
+        let settings = [
+            self.setting("certificate", "cert.pem"),
+            self.setting("private-key", "key.pem"),
+            self.setting("password", "users"),
+        ];
+        let settings = settings.iter().map(String::as_str).chain(["--tablet-servers=1"]);
+        let settings: Vec<&str> = settings.chain(more.iter().copied()).collect();
+        up(&self.dir.join("data"), &settings)
     }
 
     /// Sends a request inside TLS. Returns the answer.
@@ -101,15 +114,7 @@ fn addresses(printed: &str, scheme: &str) -> Vec<String> {
 fn pages_need_tls_and_a_password() {
     let dir = tempfile::tempdir().unwrap();
     let files = Files::new(dir.path());
-    let settings = [
-        "--tablet-servers=1".to_string(),
-        files.setting("certificate", "cert.pem"),
-        files.setting("private-key", "key.pem"),
-        files.setting("password", "users"),
-        "--webserver-tls-min-protocol=TLSv1.3".to_string(),
-    ];
-    let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
-    let (child, printed) = up(&dir.path().join("data"), &settings);
+    let (child, printed) = files.up(&["--webserver-tls-min-protocol=TLSv1.3"]);
     let web = addresses(&printed, "https://");
     assert_eq!(web.len(), 2, "{printed}");
     for address in &web {
@@ -141,14 +146,7 @@ fn count_in_archive(path: &Path, name: &str) -> usize {
 fn a_bundle_has_pages_behind_tls_and_a_password() {
     let dir = tempfile::tempdir().unwrap();
     let files = Files::new(dir.path());
-    let settings = [
-        "--tablet-servers=1".to_string(),
-        files.setting("certificate", "cert.pem"),
-        files.setting("private-key", "key.pem"),
-        files.setting("password", "users"),
-    ];
-    let settings: Vec<&str> = settings.iter().map(String::as_str).collect();
-    let (child, printed) = up(&dir.path().join("data"), &settings);
+    let (child, printed) = files.up(&[]);
     let masters = printed.split("nyala table list --masters ").nth(1).unwrap();
     let masters = masters.split_whitespace().next().unwrap();
     std::fs::write(dir.path().join("password"), "secret\n").unwrap();
