@@ -6,6 +6,7 @@ mod copy;
 mod copy_limits;
 mod failure_time;
 mod hibernation;
+mod late_scans;
 mod messages;
 mod scrub;
 mod spans;
