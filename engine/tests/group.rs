@@ -208,13 +208,19 @@ fn log(cluster: &Cluster) -> String {
     up.map(line).collect()
 }
 
-/// Formats for each server whether snapshots of one second ago are complete.
+/// Formats for each server whether snapshots of 100 ms ago are complete. If they are not, although that timestamp is
+/// safe, then operations are missing: those in flight, and those that may return after their truncation.
 fn safe(cluster: &Cluster) -> String {
     let at = Timestamp::from_micros((cluster.now - Duration::from_millis(100)).as_micros() as u64);
     let up = (0..cluster.servers.len()).filter(|server| cluster.is_up(*server));
     let line = |server| {
-        let mvcc = cluster.replica(server).tablet().mvcc();
-        let complete = if mvcc.all_applied_before(at) { "complete" } else { "not complete" };
+        let (replica, reading) = (cluster.replica(server), cluster.reading());
+        let mvcc = replica.tablet().mvcc();
+        let complete = match mvcc.all_applied_before(at) {
+            true => "complete",
+            false if replica.status(reading).safe_time >= at => "operations missing",
+            false => "not complete",
+        };
         let caught_up = if mvcc.is_caught_up() { "" } else { ", catching up" };
         format!("{}: {complete}{caught_up}\n", name(server))
     };

@@ -225,6 +225,7 @@ pub enum LogChange {
 
 /// Request for entries that the core no longer holds: as many as fit into `max_bytes` of payload, at least one.
 /// Followed by exactly one [`RaftEvent::LogRead`]; an error of kind NotFound reports that log GC deleted them.
+/// Another leader's entries, from a disk that is behind, are ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogReadRequest {
     pub peer: PeerId,

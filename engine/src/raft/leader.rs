@@ -190,10 +190,14 @@ impl Raft {
         let RoleState::Leader(leader) = &mut self.state else { return };
         let Some(progress) = leader.peers.get_mut(&peer) else { return };
         let was_unrecoverable = progress.unrecoverable;
+        let (now, options) = (ctx.now.mono, &self.options);
         match result {
-            Ok(entries) => progress.on_entries_read(from, entries, self.committed.index, &self.log),
+            Ok(entries) => {
+                let entries = self.log.committed_part(entries, self.committed.index);
+                progress.on_entries_read(from, entries, &self.log, now, options);
+            }
             Err(error) if error.kind == ErrorKind::NotFound => progress.on_entries_gced(from, &self.log),
-            Err(_) => progress.read_failed(from, ctx.now.mono, &self.options),
+            Err(_) => progress.read_failed(from, now, options),
         }
         mark_needs_gced_entries(was_unrecoverable, progress, ctx);
     }

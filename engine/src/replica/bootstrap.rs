@@ -171,7 +171,7 @@ impl Replica {
             auto_increment: applier.auto_increment,
             applier,
             timestamp_floor: Timestamp::MIN,
-            truncated_after: None,
+            truncated_term: None,
             failed: None,
             data,
             job_running: false,

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use crate::disk::Disk;
 use crate::error::Error;
-use crate::ids::OpId;
+use crate::ids::{OpId, Term};
 use crate::memory::TrackedBytes;
 use crate::note::Note;
 use crate::raft::interface::{UpdateErrorKind, UpdateResponse, VoteError, VoteErrorKind, VoteResponse};
@@ -85,8 +85,8 @@ pub struct Replica {
     auto_increment: i64,
     /// Lower bound of timestamps assigned from here on.
     timestamp_floor: Timestamp,
-    /// Index after which the log was truncated, until an operation beyond it is committed.
-    truncated_after: Option<u64>,
+    /// Highest term of the operations that were truncated from the log, until one of a later term is applied.
+    truncated_term: Option<Term>,
     failed: Option<Error>,
     /// Tracked memory of log entries.
     log_memory: TrackedBytes,

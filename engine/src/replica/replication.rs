@@ -176,13 +176,12 @@ impl Replica {
         while self.pending.back().is_some_and(|pending| pending.entry.op.index > after) {
             let pending = self.pending.pop_back().expect("the end was checked");
             self.applier.tablet.mvcc().truncated(pending.entry.timestamp);
+            self.truncated_term = self.truncated_term.max(Some(pending.entry.op.term));
             let message =
                 format!("operation {}: replaced by another leader's; send it again", pending.entry.op);
             pending.answer(Err(Error::aborted(message)), out);
         }
         self.requests.truncated(after);
-        // What an earlier truncation removed followed what this one removes, or this one removes what took its place.
-        self.truncated_after = Some(after);
         let prepared_writes = self.pending.iter().filter_map(|pending| pending.prepared.as_ref());
         self.auto_increment = prepared_writes
             .map(|prepared| prepared.auto_increment)
@@ -209,7 +208,8 @@ impl Replica {
     fn applied(&mut self, mut pending: PendingOp, applied: CommitPayload, out: &mut ReplicaEffects) {
         let (op, timestamp) = (pending.entry.op, pending.entry.timestamp);
         self.applier.tablet.mvcc().applied(timestamp);
-        if self.truncated_after.take_if(|after| op.index > *after).is_some() {
+        // A returned operation keeps its term, and others may return after it. None can follow one of a later term.
+        if self.truncated_term.take_if(|truncated| op.term > *truncated).is_some() {
             self.applier.tablet.mvcc().truncation_is_final();
         }
         self.applier.advance_to(op, timestamp);

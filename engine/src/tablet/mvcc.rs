@@ -15,8 +15,8 @@
 //! an operation at or below it.
 //!
 //! That bound holds for a log which has all that the leader had. A replica whose log was truncated lacks some of it.
-//! These operations may return with yet another leader, as long as no operation in their place is committed. Until
-//! then snapshots end before the first of them.
+//! These operations may return with yet another leader, one after the other. They return no more once an operation of
+//! a later term than theirs is committed. Until then snapshots end before the first of them.
 //!
 //! Spec: SafeTime.tla Begin, Apply, Serve.
 
@@ -105,7 +105,8 @@ impl Mvcc {
         state.truncated = Some(state.truncated.map_or(ts, |first| first.min(ts)));
     }
 
-    /// Ends the wait for truncated operations: one in their place is committed.
+    /// Ends the wait for truncated operations: one of a later term is committed, so each has returned by now or never
+    /// does.
     pub fn truncation_is_final(&self) {
         self.lock().truncated = None;
     }
@@ -232,6 +233,21 @@ mod tests {
         assert_eq!(mvcc.latest().before, Timestamp(16));
         assert!(mvcc.all_applied_before(Timestamp(20)));
         assert_eq!(mvcc.last_applied(), a);
+    }
+
+    #[test]
+    fn a_truncated_operation_that_returns_does_not_end_the_wait_for_the_others() {
+        let mvcc = Mvcc::new(Timestamp(4));
+        mvcc.set_safe_time_source(SafeTimeSource::Until(Timestamp(30)));
+        assert!([10, 20].into_iter().all(|ts| mvcc.begin_at(Timestamp(ts))));
+        mvcc.truncated(Timestamp(20));
+        mvcc.truncated(Timestamp(10));
+        assert!(mvcc.begin_at(Timestamp(10)), "it returns");
+        mvcc.applied(Timestamp(10));
+        assert_eq!(mvcc.latest().before, Timestamp(11));
+        assert!(!mvcc.all_applied_before(Timestamp(21)), "20 may return, too");
+        mvcc.truncation_is_final();
+        assert!(mvcc.all_applied_before(Timestamp(31)));
     }
 
     #[test]

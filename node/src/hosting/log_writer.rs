@@ -9,7 +9,8 @@
 //! Entries that peers lack and that are no longer in memory are read back by the same task, between two groups.
 //!
 //! A full device fails no replica: the entries stay in memory and are tried again with growing pauses. Meanwhile the
-//! log is read, but gets no other work, because that may only see durable entries.
+//! log is read, but gets no other work, because that may only see durable entries. A read leaves out what a waiting
+//! write truncates: it is not in the replica's log any more.
 //!
 //! Commit entries record the result of an applied operation. They need no sync of their own: without one, a restart
 //! computes the result again from the same state. So they are written with the next operation.
@@ -41,7 +42,7 @@ pub(super) enum LogWriter {
 pub(super) enum LogRequest {
     /// Writes, syncs, and reports the last operation as persisted.
     Append { writes: Vec<LogWrite>, last: Option<OpId> },
-    /// Reads operations back, including those of all earlier writes.
+    /// Reads operations back: those of all earlier writes, except for writes that wait for space.
     Read(LogReadRequest),
     /// Makes all earlier writes durable, runs `work` on the log, and replies.
     With(WalFn),
@@ -316,8 +317,8 @@ impl LogState {
             // The callers get an error: their work needs the writes to be durable.
             outcome.works.clear();
         }
-        let wal = &self.wal;
-        let read_one = |read| (read, read_back(wal, &read, timer.metrics));
+        let (wal, waiting) = (&self.wal, &self.writes);
+        let read_one = |read| (read, read_back(wal, waiting, &read, timer.metrics));
         outcome.reads = reads.into_iter().map(read_one).collect();
         outcome
     }
@@ -360,16 +361,28 @@ fn is_brief(group: &[LogRequest]) -> bool {
     writes.iter().all(is_append) && bytes <= BRIEF_GROUP_BYTES
 }
 
-/// Reads operations back that a member lacks.
+/// Reads operations back that a member lacks, without those that the `waiting` writes truncate.
 pub(super) fn read_back(
     wal: &Wal,
+    waiting: &[LogWrite],
     read: &LogReadRequest,
     metrics: &ReplicaMetrics,
 ) -> Result<Vec<ReplicateEntry>> {
-    let entries = wal.read(read.from, read.max_bytes)?;
+    let mut entries = wal.read(read.from, read.max_bytes)?;
     let bytes = entries.iter().map(|entry| entry.payload.len() as u64).sum();
     metrics.log_read(entries.len() as u64, bytes);
+    if let Some(last) = waiting.iter().filter_map(truncation).min() {
+        entries.retain(|entry| entry.op.index <= last);
+    }
     Ok(entries)
+}
+
+/// Returns the index after which `write` truncates the log, if it does.
+fn truncation(write: &LogWrite) -> Option<u64> {
+    match write {
+        LogWrite::Truncate(after) => Some(*after),
+        LogWrite::Append(_) => None,
+    }
 }
 
 /// Writes and syncs `writes`; after an error it holds what the log has not taken.
@@ -402,6 +415,7 @@ mod tests {
     use std::sync::mpsc as threads;
 
     use engine::disk::mem::MemDisk;
+    use engine::ids::Uuid;
     use engine::wal::WalConfig;
 
     use super::*;
@@ -498,6 +512,38 @@ mod tests {
         let indexes: Vec<_> =
             stopped.await.unwrap().read(1, 1 << 20).unwrap().iter().map(|e| e.op.index).collect();
         assert_eq!(indexes, [1, 2, 3]);
+    }
+
+    /// Reads the log from `from` on; returns the indexes of the operations found.
+    async fn read(works: &Requests, reports: &mut mpsc::UnboundedReceiver<LogEvent>, from: u64) -> Vec<u64> {
+        let read = LogReadRequest { peer: Uuid::ZERO, from, max_bytes: 1 << 20 };
+        works.send(LogRequest::Read(read)).ok().unwrap();
+        loop {
+            if let LogEvent::Read(_, entries) = reports.recv().await.unwrap() {
+                return entries.unwrap().iter().map(|entry| entry.op.index).collect();
+            }
+        }
+    }
+
+    /// Other operations are in their place in the replica's log, and may be committed.
+    #[tokio::test(start_paused = true)]
+    async fn operations_that_a_waiting_write_truncates_are_not_read() {
+        let env = OsEnv::new(&OsOptions::default()).expect("there is entropy");
+        let disk = MemDisk::new(1);
+        let wal = Wal::create(Arc::new(disk.clone()), "wal", CONFIG).expect("a log");
+        let (works, mut reports) = started(&env, wal);
+        let last = Some(OpId { term: 1, index: 4 });
+        let writes = (1..=4).map(replicate).collect();
+        works.send(LogRequest::Append { writes, last }).ok().unwrap();
+        assert_eq!(read(&works, &mut reports, 2).await, [2, 3, 4]);
+        disk.set_free(0);
+        let writes = vec![LogWrite::Truncate(2), replicate(3)];
+        works.send(LogRequest::Append { writes, last: Some(OpId { term: 1, index: 3 }) }).ok().unwrap();
+        assert_eq!(read(&works, &mut reports, 1).await, [1, 2]);
+        assert!(read(&works, &mut reports, 3).await.is_empty());
+        disk.set_free(1 << 20);
+        while !matches!(reports.recv().await, Some(LogEvent::WaitsForSpace(false))) {}
+        assert_eq!(read(&works, &mut reports, 1).await, [1, 2, 3]);
     }
 
     /// A superblock that is stored after a failed append could be ahead of the log.

@@ -163,6 +163,24 @@ impl RaftLog {
         (end > start).then(|| self.entries.range(start..end).cloned().collect())
     }
 
+    /// Returns those of the entries read from the disk that are committed ones of this log. The disk can be behind:
+    /// then it still has truncated entries of another leader, also in the place of committed ones. An entry whose
+    /// term is not known here is from before the start, and the same everywhere.
+    pub(super) fn committed_part(
+        &self,
+        mut entries: Vec<ReplicateEntry>,
+        committed: u64,
+    ) -> Vec<ReplicateEntry> {
+        let differs = |entry: &ReplicateEntry| {
+            let OpId { term, index } = entry.op;
+            index > committed || self.term_at(index).is_some_and(|own| own != term)
+        };
+        if let Some(first) = entries.iter().position(differs) {
+            entries.truncate(first);
+        }
+        entries
+    }
+
     /// Payload bytes of the entries after `index` up to and with `to`; `None` if some are not in memory.
     pub(super) fn bytes_between(&self, index: u64, to: u64) -> Option<usize> {
         let start = (index + 1).checked_sub(self.first_held())? as usize;

@@ -8,12 +8,14 @@ fn op(term: Term, index: u64) -> OpId {
     OpId { term, index }
 }
 
+fn entry(term: Term, index: u64) -> ReplicateEntry {
+    let payload = Bytes::from_static(b"1234567890");
+    ReplicateEntry { op: op(term, index), timestamp: Timestamp(index), kind: 1, payload }
+}
+
 fn log(ops: &[(Term, u64)]) -> RaftLog {
     let mut log = RaftLog::new(op(1, 4));
-    for (term, index) in ops {
-        let payload = Bytes::from_static(b"1234567890");
-        log.append(ReplicateEntry { op: op(*term, *index), timestamp: Timestamp(*index), kind: 1, payload });
-    }
+    ops.iter().for_each(|(term, index)| log.append(entry(*term, *index)));
     log
 }
 
@@ -42,6 +44,22 @@ fn a_log_of_older_terms_shares_no_newer_entries() {
     assert_eq!(log.last_shareable(op(3, 6)), Some(6));
     assert_eq!(log.last_shareable(op(9, 9)), Some(7));
     assert_eq!(log.last_shareable(op(1, 3)), None, "nothing is known of 3");
+}
+
+/// A truncated tail is still on the disk while the truncation waits for it.
+#[test]
+fn entries_read_from_the_disk_count_up_to_the_last_committed_one_of_this_log() {
+    let log = log(&[(1, 5), (3, 6), (3, 7)]);
+    let count = |terms: &[Term], committed| {
+        let read = terms.iter().zip(3..).map(|(term, index)| entry(*term, index)).collect();
+        log.committed_part(read, committed).len()
+    };
+    assert_eq!(count(&[1, 1, 1, 3, 3], 7), 5, "the term of 3 is not known: from before the start");
+    assert_eq!(count(&[1, 1, 1, 3, 3], 6), 4, "7 is not committed");
+    assert_eq!(count(&[1, 1, 1, 2, 2], 7), 3, "6 and 7 of another leader");
+    assert_eq!(count(&[1, 1, 1, 2, 3], 7), 3, "nothing follows an entry of another leader");
+    assert_eq!(count(&[1, 2, 2], 7), 1, "not the entry before the first one in memory either");
+    assert_eq!(count(&[1], 2) + count(&[], 7), 0);
 }
 
 #[test]

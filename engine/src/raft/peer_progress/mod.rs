@@ -218,24 +218,24 @@ impl PeerProgress {
         log.op_at(index).or_else(|| (index == self.matched).then_some(matched))
     }
 
-    /// Accepts entries read from the log. Entries beyond `committed` may be another leader's: the disk can be behind.
+    /// Accepts entries read from the log, after [`RaftLog::committed_part`]. Without any, the read has failed: it is
+    /// repeated after a pause, because the disk may be behind for long.
     pub(super) fn on_entries_read(
         &mut self,
         from: u64,
         mut entries: Vec<ReplicateEntry>,
-        committed: u64,
         log: &RaftLog,
+        now: Instant,
+        options: &RaftOptions,
     ) {
+        if entries.is_empty() {
+            return self.read_failed(from, now, options);
+        }
         if self.reading_from != Some(from) {
             return;
         }
         self.reading_from = None;
-        entries.retain(|entry| entry.op.index <= committed);
-        let preceding = if from < self.next {
-            (!entries.is_empty()).then(|| entries.remove(0).op)
-        } else {
-            self.op_at(from - 1, log)
-        };
+        let preceding = if from < self.next { Some(entries.remove(0).op) } else { self.op_at(from - 1, log) };
         let contiguous = entries.iter().zip(self.next..).all(|(entry, index)| entry.op.index == index);
         if let Some(preceding) = preceding
             && preceding.index + 1 == self.next

@@ -165,30 +165,43 @@ fn updates_in_flight_are_few_and_full() {
     assert_eq!(next(&mut peer, &log).0, [(op(2, 29), 1)]);
 }
 
+/// Returns a peer that shares the entries up to 1.10. For it the log is being read from there.
+fn reading_peer(log: &RaftLog) -> PeerProgress {
+    let mut peer = peer();
+    peer.reset_next_index(u64::MAX, &response(op(1, 10), OpId::MIN, 10, true), log);
+    assert_eq!(next(&mut peer, log).1, [10], "with the entry before, whose term is not known");
+    // The heartbeat that was sent instead has its response.
+    peer.inflight.clear();
+    peer
+}
+
 #[test]
 fn entries_read_are_sent_only_if_they_match_the_request() {
-    let log = log();
+    let (log, options) = (log(), RaftOptions::default());
     let entries =
         |range: std::ops::RangeInclusive<u64>| range.map(|index| entry(op(1, index))).collect::<Vec<_>>();
-    let reading_peer = || {
-        let mut peer = peer();
-        peer.reset_next_index(u64::MAX, &response(op(1, 10), OpId::MIN, 10, true), &log);
-        assert_eq!(next(&mut peer, &log).1, [10], "with the entry before, whose term is not known");
-        // The heartbeat that was sent instead has its response.
-        peer.inflight.clear();
-        peer
-    };
-    let mut peer = reading_peer();
-    peer.on_entries_read(10, entries(10..=13), 12, &log);
-    assert_eq!(next(&mut peer, &log).0, [(op(1, 10), 2)], "13 is not committed: the disk may be behind");
-    for (from, found) in [(9, entries(9..=12)), (10, entries(11..=12)), (10, Vec::new())] {
-        let mut peer = reading_peer();
-        peer.on_entries_read(from, found, 30, &log);
+    let mut peer = reading_peer(&log);
+    peer.on_entries_read(10, entries(10..=12), &log, Instant(1), &options);
+    assert_eq!(next(&mut peer, &log).0, [(op(1, 10), 2)]);
+    let hole = vec![entry(op(1, 10)), entry(op(1, 12))];
+    for (from, found) in [(9, entries(9..=12)), (10, entries(11..=12)), (10, hole)] {
+        let mut peer = reading_peer(&log);
+        peer.on_entries_read(from, found, &log, Instant(1), &options);
         assert!(peer.read_entries.is_none(), "from {from}: not what was asked for");
     }
-    let mut peer = reading_peer();
-    peer.on_entries_read(10, vec![entry(op(1, 10)), entry(op(1, 12))], 30, &log);
-    assert!(peer.read_entries.is_none(), "a hole");
+}
+
+#[test]
+fn a_read_without_entries_is_repeated_after_a_pause() {
+    let (log, options) = (log(), RaftOptions::default());
+    let mut peer = reading_peer(&log);
+    peer.on_entries_read(9, Vec::new(), &log, Instant(1), &options);
+    assert_eq!((peer.reading_from, peer.retry_at), (Some(10), Instant(0)), "the result of another read");
+    peer.on_entries_read(10, Vec::new(), &log, Instant(1), &options);
+    assert_eq!((peer.reading_from, peer.retry_at), (None, Instant(1).after(options.heartbeat_interval)));
+    assert_eq!(next(&mut peer, &log), (Vec::new(), Vec::new()), "no other read at once");
+    peer.retry_at = Instant(1);
+    assert_eq!(next(&mut peer, &log).1, [10]);
 }
 
 #[test]

@@ -418,12 +418,13 @@ impl ReplicaLoop {
         self.read_log()
     }
 
-    /// Requests the entries that peers lack. The reads include all earlier writes.
+    /// Requests the entries that peers lack. The reads include all earlier writes, unless these wait for space.
     fn read_log(&mut self) -> Result<()> {
         for read in std::mem::take(&mut self.effects.read_log) {
             match &mut self.log {
                 LogWriter::Here(wal) => {
-                    let result = log_writer::read_back(wal, &read, &self.shared.metrics);
+                    let waiting = &self.effects.log;
+                    let result = log_writer::read_back(wal, waiting, &read, &self.shared.metrics);
                     let event = raft::RaftEvent::LogRead { peer: read.peer, from: read.from, result };
                     self.raft(event);
                 }
