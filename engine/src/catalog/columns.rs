@@ -210,6 +210,14 @@ fn check_default(column: &ColumnSchema, default: Option<&[u8]>) -> CatalogResult
             column.ty.name()
         )));
     }
+    if column.ty.physical() == PhysicalType::Bool && default[0] > 1 {
+        return Err(CatalogError::schema(format!(
+            "the default of column {:?} is the byte {}, a cell of {} is 0 or 1",
+            column.name,
+            default[0],
+            column.ty.name()
+        )));
+    }
     Ok(())
 }
 
@@ -224,18 +232,19 @@ fn check_default_length(column: &ColumnSchema, default: &[u8]) -> CatalogResult<
     Ok(())
 }
 
-/// Trims the superfluous bytes of an integer that fits the column: clients that change a default do not know the
-/// column's width, and send 64 bits.
-fn trim_integer_default<'a>(column: &ColumnSchema, default: &'a [u8]) -> &'a [u8] {
-    let integer = matches!(
+/// Trims the superfluous bytes of an integer or a BOOL that fits the column: clients that change a default do not know
+/// the column's width, and send 64 bits.
+fn trim_default<'a>(column: &ColumnSchema, default: &'a [u8]) -> &'a [u8] {
+    let is_trimmed = matches!(
         column.ty.physical(),
-        PhysicalType::Int8
+        PhysicalType::Bool
+            | PhysicalType::Int8
             | PhysicalType::Int16
             | PhysicalType::Int32
             | PhysicalType::Int64
             | PhysicalType::Int128
     );
-    let (true, Some(width)) = (integer, column.ty.width()) else { return default };
+    let (true, Some(width)) = (is_trimmed, column.ty.width()) else { return default };
     let Some((value, rest)) = default.split_at_checked(width) else { return default };
     let sign = if value.last().is_some_and(|byte| *byte >= 0x80) { 0xff } else { 0 };
     if rest.iter().all(|byte| *byte == sign) { value } else { default }
@@ -254,7 +263,7 @@ pub(super) fn change_column(
         )));
     }
     if let Some(default) = &change.default {
-        let default = trim_integer_default(column, default);
+        let default = trim_default(column, default);
         check_default(column, Some(default))?;
         column.write_default = Some(default.to_vec());
     }

@@ -74,6 +74,7 @@ impl Catalog {
             tablet.record.doomed.push(server);
             self.dirty.insert(SystemRowKey::Tablet(id));
         }
+        self.tasks.note_report(&TaskKey { server, tablet: id, kind: TaskKind::Delete });
         self.add_delete(now, id, server);
     }
 

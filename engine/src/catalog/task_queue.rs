@@ -107,6 +107,9 @@ pub(super) struct TserverTask {
     pub(super) version: u32,
     /// For [`TaskKind::ChangeConfig`]: the change, and the index of the configuration it is based on.
     pub(super) change: Option<(i64, MembershipChange)>,
+    /// True if the server has reported the replica that is to be removed since the request was sent: it may be one that
+    /// was created after the request.
+    pub(super) reported: bool,
 }
 
 #[derive(Debug)]
@@ -139,7 +142,8 @@ impl TaskQueue {
         if self.tasks.contains_key(&key) {
             return;
         }
-        self.tasks.insert(key, TserverTask { attempts: 0, due: Some(due), version: 0, change });
+        let task = TserverTask { attempts: 0, due: Some(due), version: 0, change, reported: false };
+        self.tasks.insert(key, task);
         self.waiting.entry(key.server).or_default().insert((due, key));
     }
 
@@ -149,6 +153,13 @@ impl TaskQueue {
         let Some(due) = task.due.replace(now) else { return };
         self.unqueue(due, key);
         self.waiting.entry(key.server).or_default().insert((now, key));
+    }
+
+    /// Records a report of the replica that this task removes.
+    pub(super) fn note_report(&mut self, key: &TaskKey) {
+        if let Some(task) = self.tasks.get_mut(key) {
+            task.reported = true;
+        }
     }
 
     pub(super) fn has(&self, key: &TaskKey) -> bool {
@@ -192,7 +203,7 @@ impl TaskQueue {
         self.unqueue(due, key);
         *self.in_flight.entry(key.server).or_default() += 1;
         let task = self.tasks.get_mut(&key).expect("waiting tasks are in the map");
-        task.due = None;
+        (task.due, task.reported) = (None, false);
         task.attempts += 1;
         Some(key)
     }

@@ -129,7 +129,7 @@ impl Catalog {
         if entry.due.is_some() {
             return; // A response to an earlier attempt.
         }
-        let (attempts, version) = (entry.attempts, entry.version);
+        let (attempts, version, reported) = (entry.attempts, entry.version, entry.reported);
         if task.kind == TaskKind::ChangeConfig {
             self.on_config_response(now, task, result, out);
             return;
@@ -139,6 +139,14 @@ impl Catalog {
             Err(error) if !is_done(task.kind, &error) => {
                 self.tasks.retry(now.mono, task);
                 out.notes.push(CatalogNote::RequestFailed { task, attempts, error: error.message });
+            }
+            // The replica was created after the server had looked for it.
+            Err(error) if reported && error.kind == ErrorKind::NotFound => {
+                self.tasks.remove(task);
+                match task.kind {
+                    TaskKind::Delete => self.add_delete(now, task.tablet, task.server),
+                    _ => self.remove_evicted(now, task.tablet, &[], out),
+                }
             }
             _ => {
                 self.tasks.remove(task);

@@ -176,10 +176,10 @@ impl Catalog {
         change: ServerStateChange,
         allow_missing: bool,
     ) -> CatalogResult<CommandReply> {
-        if !allow_missing && !self.servers.contains_key(&server) {
+        let maintenance = change == ServerStateChange::EnterMaintenance;
+        if maintenance && !allow_missing && !self.is_known_server(server) {
             return Err(no_such_server(server));
         }
-        let maintenance = change == ServerStateChange::EnterMaintenance;
         if maintenance != self.in_maintenance(server) {
             if maintenance {
                 let record = ServerRecord { maintenance, since: now.wall.micros };
@@ -198,7 +198,7 @@ impl Catalog {
         server: PeerId,
         force: bool,
     ) -> CatalogResult<CommandReply> {
-        if !self.servers.contains_key(&server) {
+        if !self.is_known_server(server) {
             return Err(no_such_server(server));
         }
         if !force && self.is_alive(now.mono, server) {
@@ -215,6 +215,12 @@ impl Catalog {
             self.dirty.insert(SystemRowKey::Server(server));
         }
         Ok(CommandReply::Done)
+    }
+
+    /// Returns true if the server has registered with this master or has a record. A master that has restarted has
+    /// the records before the servers register.
+    fn is_known_server(&self, server: PeerId) -> bool {
+        self.servers.contains_key(&server) || self.server_records.contains_key(&server)
     }
 
     /// Counts the replicas of deleted tablets on an unregistered server as removed: no confirmation is awaited from a

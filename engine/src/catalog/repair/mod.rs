@@ -180,6 +180,7 @@ impl Catalog {
         if consensus.leader == Some(server) && term == Some(consensus.term) {
             tablet.health = health;
         }
+        self.tasks.note_report(&TaskKey { server, tablet: id, kind: TaskKind::Remove });
         self.remove_evicted(now, id, &known.peers, out);
         self.repair(now, id, out);
     }
@@ -187,7 +188,7 @@ impl Catalog {
     /// Has replicas outside the configuration removed: those of evicted members, and those that servers report. A
     /// replica that knows an equally new configuration may be a copy for the next one, which its leader has only in its
     /// log (Kudu too removes those of older configurations).
-    fn remove_evicted(
+    pub(super) fn remove_evicted(
         &mut self,
         now: ClockReading,
         id: TabletId,

@@ -108,12 +108,14 @@ impl Model {
                 None => Err(one(Refusal::of(1, ErrorKind::NotFound))),
             },
             Ddl::Maintenance { server, enter, allow_missing } => {
-                match *allow_missing || at.servers.contains_key(server) {
+                let is_known = at.servers.contains_key(server) || self.maintenance.contains(server);
+                match *allow_missing || !enter || is_known {
                     true => Ok(Change::Maintenance(*server, *enter)),
                     false => Err(one(Refusal::of(1, ErrorKind::NotFound))),
                 }
             }
             Ddl::Unregister { server, force } => match at.servers.get(server) {
+                None if self.maintenance.contains(server) => Ok(Change::Unregister(*server)),
                 None => Err(one(Refusal::of(1, ErrorKind::NotFound))),
                 Some(true) if !force => Err(one(Refusal::of(1, ErrorKind::NotLeader))),
                 Some(_) => Ok(Change::Unregister(*server)),
