@@ -331,3 +331,59 @@ pub(crate) fn explained(error: ClientError) -> SqlError {
         false => error.into(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use datafusion::arrow::array::Int32Array;
+    use datafusion::arrow::datatypes::DataType as ArrowType;
+    use node::server::cluster::{Cluster, ClusterConfig};
+    use node::server::flags::Flags;
+    use nyala_client::ClientConfig;
+    use nyala_common::env::testing::{MemDisks, SteadyClock};
+    use nyala_common::env::{Env, mem_net};
+
+    use super::super::output::Format;
+    use super::super::shell::Shell;
+    use super::*;
+
+    const CREATE: &str = "CREATE TABLE t (k INT PRIMARY KEY)
+                          PARTITION BY RANGE (k) (PARTITION VALUES < 10, PARTITION 10 <= VALUES < 20)";
+
+    async fn start_cluster() -> (Env, Cluster) {
+        let env = mem_net::env();
+        let clock = Arc::new(SteadyClock(env.clock.clone()));
+        let env = Env { disks: Arc::new(MemDisks::default()), clock, ..env };
+        let flags = Flags::new();
+        for (name, value) in [("webserver_enabled", "false"), ("block_cache_capacity_mb", "16")] {
+            flags.set(name, value).expect(name);
+        }
+        let config = ClusterConfig::on_loopback("cluster", 1, flags);
+        let cluster = Cluster::start(&env, &config).await.expect("an empty directory");
+        (env, cluster)
+    }
+
+    fn batch(keys: Vec<i32>) -> RecordBatch {
+        let schema = ArrowSchema::new(vec![Field::new("k", ArrowType::Int32, false)]);
+        RecordBatch::try_new(schema.into(), vec![Arc::new(Int32Array::from(keys))]).expect("one column")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_error_of_a_write_counts_rows_of_the_batch_that_fails() {
+        let (env, mut cluster) = start_cluster().await;
+        let client = Client::connect(env, ClientConfig::new(cluster.master_addresses())).await;
+        let client = client.expect("a leader");
+        let shell = Shell::new(client.clone(), Format::Csv);
+        shell.run(CREATE, &mut |_: &[u8]| Ok(())).await.expect("a new table");
+        let table = open(&client, "t").await.expect("it exists");
+        let mut writer = table.writer();
+        // Locates the tablets from that of 15 on, and not the one before it.
+        writer.write_batch(RowOpKind::Insert, &batch(vec![15])).await.expect("a running cluster");
+        cluster.shutdown().await;
+        let failed = writer.write_batch(RowOpKind::Insert, &batch(vec![16, 5])).await;
+        let failed = failed.expect_err("no master knows the tablet of 5");
+        let error = discarded(writer, failed.into()).await.to_string();
+        assert!(error.ends_with("; of the 3 rows before it some may be written"), "{error}");
+    }
+}

@@ -92,6 +92,11 @@ impl From<DataFusionError> for SqlError {
             DataFusionError::Execution(message) => (message.clone(), state::BAD_VALUE),
             DataFusionError::Plan(message) => (message.clone(), state::BAD_STATEMENT),
             DataFusionError::SQL(error, _) => return SqlError::from(*error.clone()),
+            DataFusionError::ResourcesExhausted(why) => {
+                let why = why.split(DataFusionError::BACK_TRACE_SEP).next().unwrap_or_default().trim_end();
+                let action = "read or sort fewer rows at a time, or retry later";
+                (format!("the memory for statements is used up ({why}); {action}"), state::NO_MEMORY)
+            }
             other => (other.strip_backtrace(), state_of(other)),
         };
         let text = text.split(DataFusionError::BACK_TRACE_SEP).next().unwrap_or_default();
@@ -106,7 +111,6 @@ fn state_of(error: &DataFusionError) -> &'static str {
         }
         DataFusionError::SchemaError(..) | DataFusionError::Diagnostic(..) => state::BAD_STATEMENT,
         DataFusionError::NotImplemented(_) => state::NOT_SUPPORTED,
-        DataFusionError::ResourcesExhausted(_) => state::NO_MEMORY,
         DataFusionError::ArrowError(inner, _) => arrow_state(inner),
         _ => state::INTERNAL,
     }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use datafusion::arrow::array::{ArrayRef, RecordBatch, StringArray};
 use datafusion::arrow::datatypes::{DataType as ArrowType, SchemaRef};
 use datafusion::execution::SendableRecordBatchStream;
+use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::logical_expr::sqlparser::ast::{
     CreateTable, ObjectType, ShowCreateObject, Statement as SqlStatement,
 };
@@ -55,11 +56,13 @@ pub(crate) struct Executor {
     pub(crate) fault_tolerant: bool,
     /// True if statements may read and write files of this machine.
     pub(crate) files: bool,
+    /// Memory of the statements.
+    pub(crate) runtime: Arc<RuntimeEnv>,
 }
 
 impl Executor {
-    pub(crate) fn new(client: Client) -> Executor {
-        Executor { client, plan: PlanOptions::default(), fault_tolerant: false, files: true }
+    pub(crate) fn new(client: Client, runtime: Arc<RuntimeEnv>) -> Executor {
+        Executor { client, plan: PlanOptions::default(), fault_tolerant: false, files: true, runtime }
     }
 
     pub(crate) async fn execute(&self, parsed: Parsed) -> SqlResult<Answer> {
@@ -213,7 +216,7 @@ impl Executor {
             true => None,
             false => Some(PgCatalog::load(&self.client, &clauses.pg_relations).await?),
         };
-        Ok(Session::new(&self.client, read, self.plan, names, pg_catalog))
+        Ok(Session::new(&self.client, self.runtime.clone(), read, self.plan, names, pg_catalog))
     }
 
     /// Plans a query, or EXPLAIN.

@@ -153,6 +153,7 @@ fn serve_config(options: &Options, serve: &ServeOptions, env: &Env) -> Result<Se
         flight_listen: serve.flight_listen,
         connections_max: serve.connections_max,
         message_bytes_max: serve.message_bytes_max,
+        memory_bytes_max: serve.memory_bytes_max,
         passwords: passwords.map(Arc::new),
         encryption,
         allow_plaintext: serve.allow_plaintext,

@@ -128,6 +128,10 @@ pub(super) struct ServeOptions {
     /// Largest size of a client's message in bytes
     #[arg(long, value_name = "BYTES", default_value_t = 16 << 20)]
     pub(super) message_bytes_max: usize,
+    /// Largest memory of the statements of all clients in bytes; a statement that needs more fails. By default 40
+    /// percent of the memory of this machine or of its control group
+    #[arg(long, value_name = "BYTES")]
+    pub(super) memory_bytes_max: Option<usize>,
 }
 
 #[cfg(test)]

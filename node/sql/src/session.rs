@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use datafusion::execution::context::SQLOptions;
+use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::execution::session_state::SessionStateBuilder;
 use datafusion::prelude::{DataFrame, SessionConfig, SessionContext};
 use datafusion::sql::parser::Statement;
@@ -28,16 +29,18 @@ pub(crate) struct Session {
 
 impl Session {
     /// Creates a session that reads the tables as `read` says, by plans as `plan` says. `table_names` fills the
-    /// information schema, and `pg_catalog` is there for statements that name it.
+    /// information schema, and `pg_catalog` is there for statements that name it. `runtime` has the statement's memory.
     pub(crate) fn new(
         client: &Client,
+        runtime: Arc<RuntimeEnv>,
         read: ReadOptions,
         plan: PlanOptions,
         table_names: Vec<String>,
         pg_catalog: Option<PgCatalog>,
     ) -> Session {
         let config = config(plan);
-        let mut builder = SessionStateBuilder::new().with_config(config).with_default_features();
+        let mut builder =
+            SessionStateBuilder::new().with_config(config).with_runtime_env(runtime).with_default_features();
         // Tablets of this process are read without calls, so nothing is gained there.
         let is_remote = client.config().local_tablets.is_none();
         if plan.server_aggregation && is_remote {

@@ -19,7 +19,8 @@ pub struct Shell {
 
 impl Shell {
     pub fn new(client: Client, format: Format) -> Shell {
-        Shell { executor: Executor::new(client), format }
+        // A shell has one user, who may use what the machine has.
+        Shell { executor: Executor::new(client, Arc::default()), format }
     }
 
     /// Sets the number of partitions that a plan aims at; by default the number of processors.

@@ -91,7 +91,7 @@ struct DemoStep {
 }
 
 impl Demo {
-    pub async fn run(self, env: &Env, stop: BoxFuture<'static, ()>) -> Result<(), ExitError> {
+    pub async fn run(self, env: &Env, mut stop: BoxFuture<'static, ()>) -> Result<(), ExitError> {
         if !(self.scale > 0.0 && self.scale <= 1000.0) {
             return Err(ExitError::usage(Error::invalid("--scale: must be above 0 and at most 1000")));
         }
@@ -99,7 +99,7 @@ impl Demo {
         let masters = match &self.masters {
             Some(masters) => masters.clone(),
             None => {
-                let started = self.start(env).await?;
+                let Some(started) = self.start(env, &mut stop).await? else { return interrupted().await };
                 let addresses = started.master_addresses();
                 print(&format!(
                     "cluster: {} tablet servers, master at {}\n",
@@ -116,11 +116,16 @@ impl Demo {
         done
     }
 
-    async fn start(&self, env: &Env) -> Result<Cluster, ExitError> {
+    /// Starts a cluster. Returns `None` if `stop` is ready first.
+    async fn start(
+        &self,
+        env: &Env,
+        stop: &mut BoxFuture<'static, ()>,
+    ) -> Result<Option<Cluster>, ExitError> {
         let flags = Flags::new();
         flags.set("log_sync", if self.log_sync { "true" } else { "false" })?;
         let config = ClusterConfig::on_loopback(self.dir.clone(), self.tablet_servers, flags);
-        Cluster::start(env, &config).await.map_err(ExitError::start)
+        Cluster::start_unless(env, &config, stop).await.map_err(ExitError::start)
     }
 
     async fn play(&self, env: &Env, masters: Vec<String>) -> Result<()> {
@@ -197,6 +202,11 @@ impl Demo {
         let step = step(&env, "load", truth.rows, began, truth.bytes, String::new());
         Ok((step, truth))
     }
+}
+
+/// Ends as a command does whose work a signal interrupts.
+async fn interrupted() -> Result<(), ExitError> {
+    until_interrupted(Box::pin(std::future::ready(())), std::future::pending()).await
 }
 
 async fn load_part(
@@ -327,4 +337,29 @@ fn show(pricing: &PricingSummary) -> String {
         "rows>",
     ];
     text_table(&header, pricing.groups.iter().map(row))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use engine::disk::Disk;
+    use nyala_common::env::mem_net;
+    use nyala_common::env::testing::{MemDisks, SteadyClock};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_demo_that_is_interrupted_starts_no_further_server() {
+        let (env, disks) = (mem_net::env(), MemDisks::default());
+        let clock = Arc::new(SteadyClock(env.clock.clone()));
+        let env = Env { disks: Arc::new(disks.clone()), clock, ..env };
+        let arguments = ["demo", "--dir", "demo", "--tablet-servers", "1"];
+        let demo = parse(&command().try_get_matches_from(arguments).expect("valid arguments"));
+        let ended = demo.run(&env, Box::pin(std::future::ready(()))).await.expect_err("interrupted");
+        assert_eq!((ended.code, ended.message.as_str()), (130, "interrupted"));
+        let is_empty = |dir: &str| disks.disk(dir).list("").expect("the root").is_empty();
+        assert!(!is_empty("demo/master-1/wal"), "the start of a server is not dropped halfway");
+        assert!(is_empty("demo/tserver-1/wal"));
+    }
 }

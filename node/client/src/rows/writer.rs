@@ -115,8 +115,8 @@ impl TableWriter {
 
     /// Buffers all rows of a record batch. Columns are found by name and cast to the table's types; columns of the
     /// table that the batch lacks are not set. A value that the cast would change, such as 2.5 for an INT64, is a
-    /// [`ClientError::SchemaMismatch`]. An error means that no row of the batch was buffered, or that the cluster could
-    /// not be reached.
+    /// [`ClientError::SchemaMismatch`], and no row of the batch was buffered. After another error some of its rows may
+    /// be written; all of them are numbered.
     pub async fn write_batch(&mut self, kind: RowOpKind, batch: &RecordBatch) -> ClientResult<()> {
         let mut columns = vec![None; self.table.schema().columns().len()];
         let schema = batch.schema();
@@ -127,11 +127,12 @@ impl TableWriter {
                 SchemaMismatch::of_column(field.name(), reason).in_table(self.table.name(), None)
             })?);
         }
-        let numbers: Vec<u64> = (self.next..self.next + batch.num_rows() as u64).collect();
+        let first = self.next;
+        // Before the rows are buffered: rows before one that fails are sent, and no other row may have their numbers.
+        self.next += batch.num_rows() as u64;
+        let numbers: Vec<u64> = (first..self.next).collect();
         let applied = self.session.apply_columns(&self.table, kind, &columns, &numbers).await;
-        applied.map_err(|error| self.named(error))?;
-        self.next += numbers.len() as u64;
-        Ok(())
+        applied.map_err(|error| self.named(error))
     }
 
     /// Sends all buffered rows and waits for their results. Fails with [`ClientError::RowsRefused`] if tablets refused

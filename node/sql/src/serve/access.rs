@@ -10,18 +10,26 @@ use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD as BASE64_URL;
+use datafusion::execution::runtime_env::RuntimeEnv;
 use nyala_client::security::SecretText;
 use nyala_client::{Client, ClientConfig, SecurityConfig};
 use nyala_common::env::Env;
+use tokio::sync::Semaphore;
 
 use super::super::error::{SqlError, state};
 use super::super::executor::Executor;
 use super::config::ServeConfig;
+use super::memory;
 use super::scram::Passwords;
 use super::tickets::with_tickets;
 
 /// Longest wait for the cluster's answer to a client's token.
 const LOGIN_TIME: Duration = Duration::from_secs(5);
+/// Largest number of passwords that are checked at a time. A check takes milliseconds of a processor, also for unknown
+/// users.
+const PASSWORD_CHECKS_MAX: usize = 4;
+/// Largest number of tokens that the cluster verifies at a time for this program.
+const TOKEN_CHECKS_MAX: usize = 32;
 
 /// Cluster behind a server, and the user that clients act as.
 pub enum ClusterAccess {
@@ -30,6 +38,15 @@ pub enum ClusterAccess {
     /// Each client acts as the subject of the JSON Web Token that it gives as its password. The token of `config` and
     /// tickets of this process are not used.
     EachUser { env: Env, config: Box<ClientConfig> },
+}
+
+impl ClusterAccess {
+    fn env(&self) -> &Env {
+        match self {
+            ClusterAccess::OneUser(client) => client.env(),
+            ClusterAccess::EachUser { env, .. } => env,
+        }
+    }
 }
 
 /// Proof that a client gives.
@@ -48,6 +65,10 @@ pub(super) struct Access {
     passwords: Option<Arc<Passwords>>,
     fault_tolerant: bool,
     server_aggregation: bool,
+    /// Memory of the statements of all clients.
+    runtime: Arc<RuntimeEnv>,
+    /// Checks of secrets that may begin.
+    checks: Semaphore,
 }
 
 impl Access {
@@ -64,15 +85,20 @@ impl Access {
             }
             one_user => one_user,
         };
+        let checks_max = match &cluster {
+            ClusterAccess::OneUser(_) => PASSWORD_CHECKS_MAX,
+            ClusterAccess::EachUser { .. } => TOKEN_CHECKS_MAX,
+        };
+        // The other half is for what is not counted: messages, plans, rows on their way to clients.
+        let half = || usize::try_from(cluster.env().memory.limit_bytes() / 2).unwrap_or(usize::MAX);
+        let runtime = memory::runtime(config.memory_bytes_max.unwrap_or_else(half))?;
         let (fault_tolerant, server_aggregation) = (config.fault_tolerant, config.server_aggregation);
-        Ok(Access { cluster, passwords, fault_tolerant, server_aggregation })
+        let checks = Semaphore::new(checks_max);
+        Ok(Access { cluster, passwords, fault_tolerant, server_aggregation, runtime, checks })
     }
 
     pub(super) fn env(&self) -> &Env {
-        match &self.cluster {
-            ClusterAccess::OneUser(client) => client.env(),
-            ClusterAccess::EachUser { env, .. } => env,
-        }
+        self.cluster.env()
     }
 
     pub(super) fn proof(&self) -> Proof {
@@ -92,15 +118,17 @@ impl Access {
     }
 
     fn executor(&self, client: Client) -> Executor {
-        let mut executor = Executor::new(client);
+        let mut executor = Executor::new(client, self.runtime.clone());
         executor.fault_tolerant = self.fault_tolerant;
         executor.plan.server_aggregation = self.server_aggregation;
         executor.files = false;
         executor
     }
 
-    /// Checks the secret of a user. Returns the executor with the user's rights.
+    /// Checks the secret of a user, once few others are checked. Returns the executor with the user's rights.
     pub(super) async fn login(&self, user: &str, secret: &str) -> Result<Executor, SqlError> {
+        let closed = |_| SqlError::with_state(state::INTERNAL, "the server checks no secrets any more");
+        let _check = self.checks.acquire().await.map_err(closed)?;
         match &self.cluster {
             ClusterAccess::OneUser(client) => {
                 let passwords = self.passwords.clone();
@@ -171,13 +199,14 @@ fn subject(token: &str) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt;
     use nyala_common::env::kerberos_double::KerberosDouble;
     use nyala_common::env::os::{OsEnv, OsOptions};
 
     use super::*;
 
-    #[test]
-    fn clients_with_tokens_never_present_this_process_ticket() {
+    /// Returns access for clients with tokens, of a process with a ticket.
+    fn access_by_tokens() -> Access {
         let env = OsEnv::new(&OsOptions::default()).expect("this machine");
         let ticket = KerberosDouble { principal: Some("sql@R".to_string()) };
         let env = with_tickets(&env, Some(Arc::new(ticket)));
@@ -185,7 +214,22 @@ mod tests {
         config.security.ca_certificates = Some(Vec::new());
         config.security.sasl_protocol_name = Some("kudu".to_string());
         let cluster = ClusterAccess::EachUser { env, config: Box::new(config) };
-        let access = Access::new(cluster, &ServeConfig::default()).expect("a CA is given");
+        Access::new(cluster, &ServeConfig::default()).expect("a CA is given")
+    }
+
+    #[tokio::test]
+    async fn secrets_wait_until_few_others_are_checked() {
+        let access = access_by_tokens();
+        let others = access.checks.acquire_many(TOKEN_CHECKS_MAX as u32).await.expect("all checks");
+        assert!(access.login("ann", "no token").now_or_never().is_none(), "a check more than allowed");
+        drop(others);
+        let refused = access.login("ann", "no token").await.err().expect("not a token");
+        assert_eq!(refused.sql_state(), state::BAD_PASSWORD);
+    }
+
+    #[test]
+    fn clients_with_tokens_never_present_this_process_ticket() {
+        let access = access_by_tokens();
         let ClusterAccess::EachUser { env, config } = &access.cluster else { panic!("its kind") };
         assert!(env.net.kerberos().is_none(), "a token that the cluster does not take would be no obstacle");
         assert_eq!(config.security.sasl_protocol_name, None);

@@ -6,15 +6,14 @@
 use std::sync::Arc;
 
 use datafusion::logical_expr::sqlparser::ast::{
-    Expr, Set, Statement as SqlStatement, TransactionAccessMode, TransactionIsolationLevel, TransactionMode,
-    Value,
+    DiscardObject, Expr, Set, Statement as SqlStatement, TransactionAccessMode, TransactionIsolationLevel,
+    TransactionMode, Value,
 };
 use datafusion::sql::parser::Statement;
 use futures_util::stream;
 use pgwire::api::Type;
 use pgwire::api::portal::Format;
 use pgwire::api::results::{DataRowEncoder, FieldInfo, QueryResponse, Response, Tag};
-use pgwire::api::store::PortalStore;
 use pgwire::error::PgWireResult;
 use pgwire::messages::response::TransactionStatus;
 
@@ -70,20 +69,12 @@ pub(super) fn run(
     }
 }
 
-/// Prepared statements of a connection.
+/// Prepared statements and portals of a connection.
 pub(super) trait StatementStore {
-    /// Removes one statement, or all.
-    fn remove(&self, name: Option<&str>);
-}
-
-impl<S: PortalStore> StatementStore for S {
-    fn remove(&self, name: Option<&str>) {
-        // Without a name only portals end: statements are forgotten with the connection.
-        match name {
-            Some(name) => self.rm_statement(name),
-            None => self.clear_portals(),
-        }
-    }
+    /// Removes a statement.
+    fn remove(&self, name: &str);
+    /// Removes all portals, and all statements that have a name.
+    fn remove_all(&self);
 }
 
 fn run_alive(
@@ -105,13 +96,17 @@ fn run_alive(
             let words: Vec<String> = variable.iter().map(|word| word.value.to_lowercase()).collect();
             show(&words.join("_"), format).map(Some)
         }
-        SqlStatement::Discard { .. } => {
-            store.remove(None);
-            Ok(Some(done("DISCARD ALL")))
+        SqlStatement::Discard { object_type } => {
+            if *object_type == DiscardObject::ALL {
+                store.remove_all();
+            }
+            Ok(Some(done(&format!("DISCARD {object_type}"))))
         }
         SqlStatement::Deallocate { name, .. } => {
-            let is_all = name.quote_style.is_none() && name.value.eq_ignore_ascii_case("all");
-            store.remove(Some(name.value.as_str()).filter(|_| !is_all));
+            match name.quote_style.is_none() && name.value.eq_ignore_ascii_case("all") {
+                true => store.remove_all(),
+                false => store.remove(&name.value),
+            }
             Ok(Some(done("DEALLOCATE")))
         }
         SqlStatement::Query(_)

@@ -17,6 +17,8 @@ pub struct ServeConfig {
     pub connections_max: usize,
     /// Largest size of a message of a client.
     pub message_bytes_max: usize,
+    /// Largest memory of the statements of all clients; by default half of what the process may use.
+    pub memory_bytes_max: Option<usize>,
     /// Users with their passwords; without it clients of this machine need none.
     pub passwords: Option<Arc<Passwords>>,
     /// Encryption of both protocols, which all clients must use.
@@ -35,6 +37,7 @@ impl Default for ServeConfig {
             listen: ([127, 0, 0, 1], 5432).into(),
             connections_max: 100,
             message_bytes_max: 16 << 20,
+            memory_bytes_max: None,
             flight_listen: None,
             passwords: None,
             encryption: None,

@@ -18,9 +18,11 @@ use tokio_util::codec::Framed;
 use super::cancel::Cancellation;
 use super::encryption;
 use super::pipe::{self, MessageLimit};
-use super::query::{Prepared, QueryHandler};
+use super::prepared::Prepared;
+use super::query::QueryHandler;
 use super::shared::{AcceptedConnection, Shared};
 use super::startup::Startup;
+use super::statement_limits::StatementLimits;
 
 /// Longest time for encryption, the startup and the password together.
 const STARTUP_TIME: Duration = Duration::from_secs(10);
@@ -36,6 +38,7 @@ struct Handlers {
 
 /// Serves a client until it leaves. A client that is refused learns so after its startup message; it may cancel.
 pub(super) async fn serve(shared: &Arc<Shared>, accepted: AcceptedConnection) {
+    // Dropped last: the statements of the connection are dropped by then.
     let place = accepted.place.clone();
     let opening = shared.env.timeout(STARTUP_TIME, open(shared, accepted));
     let opened = tokio::select! {
@@ -62,11 +65,12 @@ async fn open(
     let limit = MessageLimit::new(config.message_bytes_max);
     let client = DefaultClient::new(peer, opened.is_encrypted);
     let is_acceptable = opened.is_acceptable;
-    let pipe = pipe::open(&shared.env, opened, limit, cancellation.clone());
+    let pipe = pipe::open(&shared.env, opened, limit, cancellation.clone(), place.clone());
     let mut socket = Framed::new(pipe, PgWireMessageServerCodec::new(client));
     let executor = Arc::new(shared.access.common_executor().map_or_else(OnceLock::new, OnceLock::from));
     let startup = Startup::new(shared, cancellation.clone(), executor.clone(), place, is_acceptable);
-    let handlers = Handlers { startup: Arc::new(startup), query: Arc::new(QueryHandler::new(executor)) };
+    let query = QueryHandler::new(executor, StatementLimits::new(config.message_bytes_max));
+    let handlers = Handlers { startup: Arc::new(startup), query: Arc::new(query) };
     if let Ok(true) = start(shared, &mut socket, &handlers).await {
         return Some((socket, handlers, cancellation));
     }

@@ -3,12 +3,14 @@
 //! ```text
 //! socket ── encryption ── connection (pipe: limits, end of the client) ── pgwire: messages
 //!    │        ├── startup (scram, token) ── access: whose rights
-//!    │        └── query ── commands: SET, BEGIN
+//!    │        └── query (prepared) ── commands: SET, BEGIN
 //!    │              ├── parameters ── executor
 //!    │              └── encode: rows
 //!    └── flight: gRPC ── sessions (access) ── service ── executor
 //! ```
 //!
+//! - The statements of all clients share one limit of memory (`memory`). Prepared ones have another for each connection
+//!   (`prepared`), or for each user of Flight SQL.
 //! - A statement reads one snapshot. There are no transactions: a block may only read.
 //! - Connections whose clients have not proved who they are take no place of others (`places`).
 //! - Invariant: other hosts than this one prove who they are, over TLS. Only `allow_plaintext` lifts the second.
@@ -22,20 +24,24 @@ mod connection;
 mod encode;
 mod encryption;
 mod flight;
+mod memory;
 mod numeric;
 mod parameters;
 mod pipe;
 mod places;
+mod prepared;
 mod probe;
 mod query;
 mod scram;
 mod shared;
 mod startup;
+mod statement_limits;
 mod tickets;
 mod token;
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use nyala_common::env::{Env, Listener, TaskHandle};
 
@@ -50,6 +56,9 @@ use places::Places;
 pub use probe::requires_authentication;
 pub use scram::Passwords;
 use shared::{AcceptedConnection, Shared, accept};
+
+/// Longest wait for connections at the end of the server: a client that does not read keeps its connection open.
+const END_TIME: Duration = Duration::from_secs(2);
 
 /// A server that accepts connections until it is stopped.
 pub struct SqlServer {
@@ -103,7 +112,8 @@ impl SqlServer {
         self.shared.places.len()
     }
 
-    /// Ends all connections and their statements.
+    /// Ends all connections and their statements, and waits until they are dropped: then the tasks run that drop their
+    /// unfinished tables and close their scanners, and clients know why the connections end.
     pub async fn stop(self) {
         let mut tasks = vec![self.accepting];
         if let Some(flight) = self.flight {
@@ -111,6 +121,7 @@ impl SqlServer {
         }
         self.env.end(&tasks).await;
         self.shared.cancels.close_all();
+        self.env.timeout(END_TIME, self.shared.places.wait_until_empty()).await;
     }
 }
 

@@ -10,6 +10,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf};
 
 use super::cancel::Cancellation;
 use super::encryption::{GSSAPI_REQUEST, OpenedConnection, TLS_REQUEST};
+use super::places::ConnectionPlace;
 
 /// Bytes in each direction of the pipe.
 const PIPE_BYTES: usize = 64 << 10;
@@ -18,12 +19,14 @@ const ENCRYPTION_REQUESTS: [u32; 2] = [TLS_REQUEST, GSSAPI_REQUEST];
 
 /// Returns the end of the pipe for the protocol's code.
 ///
-/// The tasks of the pipe end with the socket and with the returned end. The task that reads closes `cancellation`.
+/// The tasks of the pipe end with the socket and with the returned end. The task that reads closes `cancellation`. The
+/// connection has its place until its last bytes are sent.
 pub(super) fn open(
     env: &Env,
     connection: OpenedConnection,
     limit: MessageLimit,
     cancellation: Arc<Cancellation>,
+    place: Arc<ConnectionPlace>,
 ) -> DuplexStream {
     let (ours, theirs) = tokio::io::duplex(PIPE_BYTES);
     let (socket_read, socket_write) = tokio::io::split(connection.stream);
@@ -42,6 +45,7 @@ pub(super) fn open(
     env.spawn("SQL client output", async move {
         send(pipe_read, socket_write).await;
         cancellation.close();
+        drop(place);
     });
     ours
 }

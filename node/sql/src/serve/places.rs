@@ -12,6 +12,7 @@ use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use nyala_common::rpc::negotiate::client_network;
+use tokio::sync::{Mutex as AsyncMutex, MutexGuard as AsyncMutexGuard, Notify};
 use tokio_util::sync::{CancellationToken, WaitForCancellationFutureOwned};
 
 /// Connections at a time whose clients have not proved yet who they are.
@@ -23,6 +24,8 @@ pub(super) struct Places {
     /// Cancelled when the server stops.
     stopped: CancellationToken,
     open: Mutex<OpenPlaces>,
+    /// Notified when a place is dropped.
+    freed: Notify,
 }
 
 #[derive(Default)]
@@ -38,18 +41,20 @@ struct UnprovedConnection {
     ended: CancellationToken,
 }
 
-/// Place of a connection, until it is dropped.
+/// Place of a connection, until it is dropped: after the connection's statements, and its last bytes to the client.
 pub(super) struct ConnectionPlace {
     places: Arc<Places>,
     id: u64,
     /// Cancelled when the connection must end.
     ended: CancellationToken,
+    /// Held while a secret of the client is checked.
+    check: AsyncMutex<()>,
 }
 
 impl Places {
     /// Creates the places of a server whose end cancels `stopped`.
     pub(super) fn new(clients_max: usize, stopped: CancellationToken) -> Arc<Places> {
-        Arc::new(Places { clients_max, stopped, open: Mutex::default() })
+        Arc::new(Places { clients_max, stopped, open: Mutex::default(), freed: Notify::new() })
     }
 
     fn lock(&self) -> MutexGuard<'_, OpenPlaces> {
@@ -60,6 +65,17 @@ impl Places {
     pub(super) fn len(&self) -> usize {
         let open = self.lock();
         open.unproved.len() + open.clients.len()
+    }
+
+    /// Waits until no connection is left.
+    pub(super) async fn wait_until_empty(&self) {
+        loop {
+            let freed = self.freed.notified();
+            if self.len() == 0 {
+                return;
+            }
+            freed.await;
+        }
     }
 
     /// Takes a place for a new connection. If too many are unproved, one of those ends.
@@ -73,7 +89,7 @@ impl Places {
         let ended = self.stopped.child_token();
         let network = client_network(address);
         open.unproved.insert(id, UnprovedConnection { network, ended: ended.clone() });
-        Arc::new(ConnectionPlace { places: self.clone(), id, ended })
+        Arc::new(ConnectionPlace { places: self.clone(), id, ended, check: AsyncMutex::default() })
     }
 }
 
@@ -103,6 +119,20 @@ impl ConnectionPlace {
         !is_full && open.unproved.remove(&self.id).is_some() && open.clients.insert(self.id)
     }
 
+    /// Ends the connection unless its client has proved who it is.
+    pub(super) fn end_unproved(&self) {
+        let mut open = self.places.lock();
+        if !open.clients.contains(&self.id) {
+            open.unproved.remove(&self.id);
+            self.ended.cancel();
+        }
+    }
+
+    /// Waits until no other secret of the client is checked, so that a connection cannot take all checks.
+    pub(super) async fn check_alone(&self) -> AsyncMutexGuard<'_, ()> {
+        self.check.lock().await
+    }
+
     /// Returns true if no client's place is left for this connection.
     pub(super) fn is_full(&self) -> bool {
         let open = self.places.lock();
@@ -125,11 +155,17 @@ impl Drop for ConnectionPlace {
         let mut open = self.places.lock();
         open.unproved.remove(&self.id);
         open.clients.remove(&self.id);
+        drop(open);
+        self.places.freed.notify_waiters();
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+
+    use futures_util::FutureExt;
+
     use super::*;
 
     fn places(clients_max: usize) -> Arc<Places> {
@@ -159,6 +195,32 @@ mod tests {
         assert!(flood[UNPROVED_MAX - 1].prove(), "a free place");
         drop((silent, flood));
         assert_eq!(places.len(), 0);
+    }
+
+    #[test]
+    fn only_a_connection_without_proof_is_ended() {
+        let places = places(1);
+        let (client, unproved) = (places.enter(address(1)), places.enter(address(2)));
+        assert!(client.prove());
+        client.end_unproved();
+        unproved.end_unproved();
+        assert!(!client.ended.is_cancelled() && unproved.ended.is_cancelled());
+        drop(client);
+        assert!(!unproved.prove(), "it has no place any more");
+        assert_eq!(places.len(), 0);
+    }
+
+    #[tokio::test]
+    async fn the_last_connection_to_end_leaves_no_place() {
+        let places = places(1);
+        let (client, unproved) = (places.enter(address(1)), places.enter(address(2)));
+        assert!(client.prove());
+        let mut empty = pin!(places.wait_until_empty());
+        assert!(empty.as_mut().now_or_never().is_none());
+        drop(unproved);
+        assert!(empty.as_mut().now_or_never().is_none(), "the client is connected");
+        drop(client);
+        empty.await;
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::fmt::Debug;
 use std::sync::{Arc, OnceLock};
 
 use async_trait::async_trait;
+use bytes::Bytes;
 use futures_util::{Sink, SinkExt, StreamExt, stream};
 use pgwire::api::portal::{Format, Portal, PortalExecutionState};
 use pgwire::api::query::{
@@ -12,7 +13,7 @@ use pgwire::api::query::{
     send_ready_for_query,
 };
 use pgwire::api::results::{FieldInfo, QueryResponse, Response, Tag};
-use pgwire::api::stmt::QueryParser;
+use pgwire::api::stmt::{QueryParser, StoredStatement};
 use pgwire::api::store::{Entry, PortalStore};
 use pgwire::api::{
     ClientInfo, ClientPortalStore, DEFAULT_NAME, PgWireConnectionState as ConnectionState, Type,
@@ -20,35 +21,30 @@ use pgwire::api::{
 use pgwire::error::{ErrorInfo, PgWireError, PgWireResult};
 use pgwire::messages::PgWireBackendMessage;
 use pgwire::messages::data::{NoData, ParameterDescription, RowDescription};
-use pgwire::messages::extendedquery::{Describe, Execute, TARGET_TYPE_BYTE_STATEMENT};
+use pgwire::messages::extendedquery::{
+    Bind, BindComplete, Describe, Execute, Parse, ParseComplete, TARGET_TYPE_BYTE_STATEMENT,
+};
 use pgwire::messages::response::{EmptyQueryResponse, TransactionStatus};
 use pgwire::messages::simplequery::Query;
 
 use super::super::error::{SqlError, SqlResult, state};
 use super::super::executor::{Answer, Command, Executor};
 use super::super::script::{self, Parsed};
+use super::prepared::{ConnectionStatements, NamedStatements, Prepared};
+use super::statement_limits::StatementLimits;
 use super::{commands, encode, parameters};
 
-/// A prepared statement.
-#[derive(Debug, Clone)]
-pub(super) struct Prepared(Arc<PreparedStatement>);
-
-#[derive(Debug)]
-struct PreparedStatement {
-    parsed: Parsed,
-    /// Types of the parameters.
-    types: Vec<Type>,
-}
-
 /// Handler of the queries of a connection, and parser of its statements.
+#[derive(Clone)]
 pub(super) struct QueryHandler {
     executor: Arc<OnceLock<Executor>>,
+    statements: Arc<ConnectionStatements>,
 }
 
 impl QueryHandler {
     /// Creates the handler of a client whose rights are known when it sends statements.
-    pub(super) fn new(executor: Arc<OnceLock<Executor>>) -> QueryHandler {
-        QueryHandler { executor }
+    pub(super) fn new(executor: Arc<OnceLock<Executor>>, limits: StatementLimits) -> QueryHandler {
+        QueryHandler { executor, statements: Arc::new(ConnectionStatements::new(limits)) }
     }
 
     fn executor(&self) -> SqlResult<&Executor> {
@@ -62,8 +58,8 @@ impl QueryHandler {
         C: ClientInfo + ClientPortalStore + Send + Sync,
         C::PortalStore: PortalStore,
     {
-        let status = client.transaction_status();
-        if let Some(response) = commands::run(&parsed, status, client.portal_store(), format)? {
+        let store = NamedStatements { store: client.portal_store(), statements: &self.statements };
+        if let Some(response) = commands::run(&parsed, client.transaction_status(), &store, format)? {
             return Ok(response);
         }
         match self.executor()?.execute(parsed).await? {
@@ -85,9 +81,25 @@ impl QueryHandler {
         }
     }
 
-    /// Returns the statement of a portal with its parameters as constants.
-    fn bound(&self, portal: &Portal<Prepared>) -> SqlResult<Parsed> {
-        let PreparedStatement { parsed, types } = &*portal.statement.statement.0;
+    /// Prepares a statement, whose text may be empty.
+    async fn prepare(&self, name: &str, sql: &str, types: &[Option<Type>]) -> SqlResult<Prepared> {
+        let mut statements = script::parse(sql)?;
+        if statements.len() > 1 {
+            let what = "a prepared statement is one statement; prepare the others on their own";
+            return Err(SqlError::with_state(state::SYNTAX, what));
+        }
+        let executor = self.executor()?;
+        let types = match statements.pop() {
+            None => Vec::new(),
+            Some(parsed) => parameters::types(executor, &parsed, parameters::count(&parsed)?, types).await?,
+        };
+        self.statements.prepare(&executor.runtime.memory_pool, name, sql, types)
+    }
+
+    /// Returns the statement of a portal with its parameters as constants; `None` if its text is empty.
+    fn bound(&self, portal: &Portal<Prepared>) -> SqlResult<Option<Parsed>> {
+        let prepared = &portal.statement.statement;
+        let types = prepared.types();
         let given = portal.parameters.len();
         let formats_fit = match &portal.parameter_format {
             Format::Individual(formats) => formats.len() == given,
@@ -102,13 +114,14 @@ impl QueryHandler {
             let format = portal.parameter_format.format_for(at);
             values.insert(at + 1, parameters::constant(at + 1, ty, format, value.as_deref())?);
         }
-        let mut parsed = parsed.clone();
+        let Some(mut parsed) = prepared.parsed()? else { return Ok(None) };
         parameters::substitute(&mut parsed, &values);
-        Ok(parsed)
+        Ok(Some(parsed))
     }
 
-    /// Returns the columns of a statement's result; empty if it has none.
-    async fn result_fields(&self, parsed: &Parsed, format: &Format) -> SqlResult<Vec<FieldInfo>> {
+    /// Returns the columns of a statement's result; empty if it has none, or if there is no statement.
+    async fn result_fields(&self, parsed: Option<&Parsed>, format: &Format) -> SqlResult<Vec<FieldInfo>> {
+        let Some(parsed) = parsed else { return Ok(Vec::new()) };
         if let Some(columns) = commands::columns(parsed, format) {
             return Ok(columns);
         }
@@ -152,6 +165,10 @@ where
     PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
 {
     match response {
+        Response::EmptyQuery => {
+            client.feed(PgWireBackendMessage::EmptyQueryResponse(EmptyQueryResponse::new())).await?;
+            Ok(())
+        }
         Response::Query(rows) => send_query_response(client, rows, with_columns).await,
         Response::Execution(tag) => send_execution_response(client, tag).await,
         Response::TransactionStart(tag) => {
@@ -209,20 +226,11 @@ impl QueryParser for QueryHandler {
     where
         C: ClientInfo + Unpin + Send + Sync,
     {
-        let mut statements = script::parse(sql).map_err(wire_error)?;
-        let Some(parsed) = statements.pop() else { return Ok(None) };
-        if !statements.is_empty() {
-            let what = "a prepared statement is one statement; prepare the others on their own";
-            return Err(wire_error(SqlError::with_state(state::SYNTAX, what)));
-        }
-        let count = parameters::count(&parsed).map_err(wire_error)?;
-        let executor = self.executor().map_err(wire_error)?;
-        let types = parameters::types(executor, &parsed, count, types).await.map_err(wire_error)?;
-        Ok(Some(Prepared(Arc::new(PreparedStatement { parsed, types }))))
+        self.prepare(DEFAULT_NAME, sql, types).await.map(Some).map_err(wire_error)
     }
 
     fn get_parameter_types(&self, prepared: &Prepared) -> PgWireResult<Vec<Type>> {
-        Ok(prepared.0.types.clone())
+        Ok(prepared.types().to_vec())
     }
 
     fn get_result_schema(&self, _: &Prepared, _: Option<&Format>) -> PgWireResult<Vec<FieldInfo>> {
@@ -237,7 +245,47 @@ impl ExtendedQueryHandler for QueryHandler {
     type QueryParser = QueryHandler;
 
     fn query_parser(&self) -> Arc<QueryHandler> {
-        Arc::new(QueryHandler::new(self.executor.clone()))
+        Arc::new(self.clone())
+    }
+
+    /// Keeps a statement, also one with an empty text: pgwire's own code would keep that one without its memory.
+    async fn on_parse<C>(&self, client: &mut C, message: Parse) -> PgWireResult<()>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore<Statement = Prepared>,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        let name = message.name.unwrap_or_else(|| DEFAULT_NAME.to_owned());
+        let types: Vec<_> = message.type_oids.iter().map(|oid| Type::from_oid(*oid)).collect();
+        let prepared = self.prepare(&name, &message.query, &types).await.map_err(wire_error)?;
+        client.portal_store().put_statement(Arc::new(StoredStatement::new(name, prepared, Vec::new())));
+        client.send(PgWireBackendMessage::ParseComplete(ParseComplete::new())).await?;
+        Ok(())
+    }
+
+    /// Keeps a portal. Its values are copied: as parts of the buffer of the socket they would keep all of that.
+    async fn on_bind<C>(&self, client: &mut C, mut message: Bind) -> PgWireResult<()>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore<Statement = Prepared>,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        let name = message.statement_name.as_deref().unwrap_or(DEFAULT_NAME);
+        let Some(Entry::Value(statement)) = client.portal_store().get_statement(name) else {
+            return Err(PgWireError::StatementNotFound(name.to_owned()));
+        };
+        let pool = &self.executor().map_err(wire_error)?.runtime.memory_pool;
+        let bound = self.statements.bind(pool, &statement.statement, &message).map_err(wire_error)?;
+        for value in message.parameters.iter_mut().flatten() {
+            *value = Bytes::copy_from_slice(value);
+        }
+        let bound = StoredStatement::new(DEFAULT_NAME.to_owned(), bound, Vec::new());
+        let portal = Portal::try_new(&message, Arc::new(bound))?;
+        client.portal_store().put_portal(Arc::new(portal));
+        client.send(PgWireBackendMessage::BindComplete(BindComplete::new())).await?;
+        Ok(())
     }
 
     async fn on_describe<C>(&self, client: &mut C, message: Describe) -> PgWireResult<()>
@@ -248,31 +296,23 @@ impl ExtendedQueryHandler for QueryHandler {
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
         let name = message.name.as_deref().unwrap_or(DEFAULT_NAME);
-        let mut parameter_types = Vec::new();
-        let is_statement = message.target_type == TARGET_TYPE_BYTE_STATEMENT;
-        let fields = if is_statement {
-            match client.portal_store().get_statement(name) {
-                None => return Err(PgWireError::StatementNotFound(name.to_owned())),
-                Some(Entry::Empty) => Ok(Vec::new()),
-                Some(Entry::Value(statement)) => {
-                    let prepared = statement.statement.0.clone();
-                    parameter_types.clone_from(&prepared.types);
-                    self.result_fields(&prepared.parsed, &Format::UnifiedText).await
-                }
-            }
+        let mut parameter_types: Option<Vec<u32>> = None;
+        let (parsed, format) = if message.target_type == TARGET_TYPE_BYTE_STATEMENT {
+            let Some(Entry::Value(statement)) = client.portal_store().get_statement(name) else {
+                return Err(PgWireError::StatementNotFound(name.to_owned()));
+            };
+            let prepared = &statement.statement;
+            parameter_types = Some(prepared.types().iter().map(Type::oid).collect());
+            (prepared.parsed(), Format::UnifiedText)
         } else {
-            match client.portal_store().get_portal(name) {
-                None => return Err(PgWireError::PortalNotFound(name.to_owned())),
-                Some(Entry::Empty) => Ok(Vec::new()),
-                Some(Entry::Value(portal)) => match self.bound(&portal) {
-                    Ok(parsed) => self.result_fields(&parsed, &portal.result_column_format).await,
-                    Err(error) => Err(error),
-                },
-            }
+            let Some(Entry::Value(portal)) = client.portal_store().get_portal(name) else {
+                return Err(PgWireError::PortalNotFound(name.to_owned()));
+            };
+            (self.bound(&portal), portal.result_column_format.clone())
         };
-        let fields = fields.map_err(wire_error)?;
-        if is_statement {
-            let oids = parameter_types.iter().map(Type::oid).collect();
+        let parsed = parsed.map_err(wire_error)?;
+        let fields = self.result_fields(parsed.as_ref(), &format).await.map_err(wire_error)?;
+        if let Some(oids) = parameter_types {
             client.feed(PgWireBackendMessage::ParameterDescription(ParameterDescription::new(oids))).await?;
         }
         let columns = match fields.is_empty() {
@@ -306,7 +346,10 @@ impl ExtendedQueryHandler for QueryHandler {
         }
         client.set_state(ConnectionState::QueryInProgress);
         let response = ExtendedQueryHandler::do_query(self, client, &portal, 0).await?;
-        *state.lock().await = PortalExecutionState::Finished;
+        // An empty query has no result that ends, as in pgwire's own code.
+        if !matches!(response, Response::EmptyQuery) {
+            *state.lock().await = PortalExecutionState::Finished;
+        }
         send(client, response, false).await?;
         client.set_state(ConnectionState::ReadyForQuery);
         Ok(())
@@ -319,7 +362,7 @@ impl ExtendedQueryHandler for QueryHandler {
         C::Error: Debug,
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
-        let parsed = self.bound(portal).map_err(wire_error)?;
+        let Some(parsed) = self.bound(portal).map_err(wire_error)? else { return Ok(Response::EmptyQuery) };
         self.run(client, parsed, &portal.result_column_format).await.map_err(wire_error)
     }
 }

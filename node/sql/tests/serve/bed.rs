@@ -1,10 +1,13 @@
 //! An embedded cluster, servers in front of it, and looks at its scanners.
 
 use std::net::SocketAddr;
+use std::sync::Arc;
 
 use node::server::cluster::{Cluster, ClusterConfig};
 use node::server::flags::Flags;
-use nyala_client::Client;
+use nyala_client::closing::{self, PendingCloses};
+use nyala_client::{Client, ErrorKind};
+use nyala_common::env::Env;
 use nyala_common::env::os::{OsEnv, OsOptions};
 use nyala_sql::serve::{ClusterAccess, ServeConfig, SqlServer};
 use nyala_sql::{Format, Shell};
@@ -13,6 +16,10 @@ use tokio::net::TcpStream;
 
 /// Doublings of the table `big`, whose scans are cancelled: enough rows for many batches of a scanner.
 const BIG_DOUBLINGS: u32 = 18;
+
+/// Statement that fills the table `half` from `big`.
+pub(crate) const CREATE_HALF: &str = "CREATE TABLE IF NOT EXISTS half PRIMARY KEY (k)
+                                      PARTITION BY HASH (k) PARTITIONS 2 AS SELECT k, pad FROM big";
 
 /// Looks at a condition that must come to hold, before a test gives up.
 pub(crate) const LOOKS_MAX: usize = 20_000;
@@ -39,9 +46,15 @@ impl Bed {
     }
 
     pub(crate) async fn serve(&self, config: ServeConfig) -> SqlServer {
-        let listen: SocketAddr = ([127, 0, 0, 1], 0).into();
-        let cluster = ClusterAccess::OneUser(self.client.clone());
-        SqlServer::start(cluster, ServeConfig { listen, ..config }).await.expect("a free port")
+        serve(self.client.clone(), config).await
+    }
+
+    /// Serves as the program does, which ends when the scanners of its statements are closed and their unfinished tables
+    /// dropped.
+    pub(crate) async fn start_program(&self, config: ServeConfig) -> ServeProgram {
+        let (env, closes) = closing::watch(self.client.env());
+        let client = Client::connect(env.clone(), self.client.config().clone()).await.expect("a leader");
+        ServeProgram { server: serve(client, config).await, env, closes }
     }
 
     /// Runs statements as the shell does.
@@ -65,6 +78,35 @@ impl Bed {
 
     pub(crate) async fn stop(mut self) {
         self.cluster.shutdown().await;
+    }
+}
+
+async fn serve(client: Client, config: ServeConfig) -> SqlServer {
+    let listen: SocketAddr = ([127, 0, 0, 1], 0).into();
+    let cluster = ClusterAccess::OneUser(client);
+    SqlServer::start(cluster, ServeConfig { listen, ..config }).await.expect("a free port")
+}
+
+pub(crate) struct ServeProgram {
+    pub(crate) server: SqlServer,
+    env: Env,
+    closes: Arc<PendingCloses>,
+}
+
+impl ServeProgram {
+    /// Ends the program while [`CREATE_HALF`] runs, as soon as its table is there, and checks that the table is dropped.
+    /// Returns the result of the statement.
+    pub(crate) async fn end_during<T>(self, bed: &Bed, create: impl Future<Output = T>) -> T {
+        let end = async {
+            while bed.client.open_table("half").await.is_err() {}
+            self.server.stop().await;
+            self.closes.wait(&self.env).await;
+            bed.client.open_table("half").await.err()
+        };
+        let (created, error) = tokio::join!(create, end);
+        let error = error.expect("the table is dropped when the program ends");
+        assert_eq!(error.kind, ErrorKind::NotFound, "{error}");
+        created
     }
 }
 

@@ -2,22 +2,25 @@
 
 use std::sync::Arc;
 
-use arrow_flight::FlightInfo;
 use arrow_flight::decode::FlightRecordBatchStream;
 use arrow_flight::error::FlightError;
+use arrow_flight::flight_service_client::FlightServiceClient;
 use arrow_flight::sql::client::{FlightSqlServiceClient, PreparedStatement};
 use arrow_flight::sql::{
     CommandGetDbSchemas, CommandGetImportedKeys, CommandGetPrimaryKeys, CommandGetTables,
     CommandStatementIngest, SqlInfo, TableDefinitionOptions, TableExistsOption, TableNotExistOption,
 };
+use arrow_flight::{FlightData, FlightInfo, HandshakeRequest};
 use datafusion::arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch, StringArray};
 use datafusion::arrow::datatypes::{Int64Type, Schema as ArrowSchema};
 use datafusion::arrow::util::pretty::pretty_format_batches;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use nyala_sql::serve::{Passwords, ServeConfig, SqlServer};
+use tonic::metadata::MetadataValue;
 use tonic::transport::Channel;
+use tonic::{Code, Request};
 
-use super::bed::{Bed, block_on, flood, open_scanners, until};
+use super::bed::{Bed, CREATE_HALF, block_on, flood, open_scanners, until};
 
 type FlightClient = FlightSqlServiceClient<Channel>;
 
@@ -70,8 +73,10 @@ fn clients_of_flight_sql_are_served() {
         drop(client);
         server.stop().await;
         scans_end_with_their_client(&bed).await;
+        a_server_that_stops_leaves_no_half_filled_table(&bed).await;
         limits_and_passwords_hold(&bed).await;
         connections_without_a_call_lock_no_client_out(&bed).await;
+        calls_are_admitted_before_their_messages(&bed).await;
         bed.stop().await;
     });
 }
@@ -239,6 +244,13 @@ async fn scans_end_with_their_client(bed: &Bed) {
     assert!(rest.pop().expect("an end").is_err(), "the stream of a server that has stopped is complete");
 }
 
+async fn a_server_that_stops_leaves_no_half_filled_table(bed: &Bed) {
+    let program = bed.start_program(flight_config()).await;
+    let mut client = connect(&program.server).await;
+    let created = program.end_during(bed, client.execute(CREATE_HALF.to_string(), None)).await;
+    created.expect_err("the server stops");
+}
+
 async fn connections_without_a_call_lock_no_client_out(bed: &Bed) {
     let passwords = Passwords::parse(bed.client.env(), "ann:secret\n").expect("a good file");
     let config = ServeConfig { connections_max: 1, passwords: Some(Arc::new(passwords)), ..flight_config() };
@@ -249,6 +261,28 @@ async fn connections_without_a_call_lock_no_client_out(bed: &Bed) {
     client.handshake("ann", "secret").await.expect("the right password");
     let _more = flood(address, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n").await;
     assert!(query(&mut client, "SELECT 1 AS one").await.contains("| 1 "), "a client that was let in stays");
+    server.stop().await;
+}
+
+/// The messages of these calls never come.
+async fn calls_are_admitted_before_their_messages(bed: &Bed) {
+    let passwords = Passwords::parse(bed.client.env(), "ann:secret\n").expect("a good file");
+    let server = bed.serve(ServeConfig { passwords: Some(Arc::new(passwords)), ..flight_config() }).await;
+    let address = server.flight_address().expect("Flight SQL is served");
+    let channel = Channel::from_shared(format!("http://{address}")).expect("an address").connect().await;
+    let mut client = FlightServiceClient::new(channel.expect("a server"));
+    let refused = client.do_put(stream::pending::<FlightData>()).await.expect_err("no token");
+    assert_eq!(refused.code(), Code::Unauthenticated);
+    assert!(refused.message().contains("call Handshake with a user name and a password first"), "{refused}");
+    let mut forged = Request::new(stream::pending::<FlightData>());
+    forged.metadata_mut().insert("authorization", MetadataValue::from_static("Bearer forged"));
+    let refused = client.do_put(forged).await.expect_err("a forged token");
+    assert!(refused.message().contains("the token is unknown or has expired"), "{refused}");
+    // ann:secret
+    let credentials = MetadataValue::from_static("Basic YW5uOnNlY3JldA==");
+    let mut login = Request::new(stream::pending::<HandshakeRequest>());
+    login.metadata_mut().insert("authorization", credentials);
+    client.handshake(login).await.expect("the right password");
     server.stop().await;
 }
 

@@ -7,7 +7,7 @@ use nyala_sql::serve::{ClusterAccess, Passwords, ServeConfig, SqlServer};
 use tokio_postgres::types::Type;
 use tokio_postgres::{Config, NoTls, SimpleQueryMessage};
 
-use super::bed::{Bed, LOOKS_MAX, block_on, flood, open_scanners, until};
+use super::bed::{Bed, CREATE_HALF, LOOKS_MAX, block_on, flood, open_scanners, until};
 
 fn config(server: &SqlServer) -> Config {
     let mut config = Config::new();
@@ -42,9 +42,12 @@ fn clients_of_the_postgres_protocol_are_served() {
         portals_return_rows_in_parts(client).await;
         server.stop().await;
         scans_are_cancelled_on_the_servers(&bed).await;
+        a_server_that_stops_leaves_no_half_filled_table(&bed).await;
         limits_and_passwords_hold(&bed).await;
         silent_connections_lock_no_client_out(&bed).await;
         servers_aggregate_unless_switched_off(&bed).await;
+        a_statement_beyond_the_memory_fails_alone(&bed).await;
+        prepared_statements_have_limits(&bed).await;
         bed.stop().await;
     });
 }
@@ -225,15 +228,20 @@ async fn transactions_are_no_more_than_they_say(client: &tokio_postgres::Client)
 
 /// A table of CREATE TABLE AS is there with all its rows, or not at all.
 async fn a_cancelled_create_leaves_no_table(bed: &Bed, client: &tokio_postgres::Client) {
-    let create = "CREATE TABLE IF NOT EXISTS half PRIMARY KEY (k) PARTITION BY HASH (k) PARTITIONS 2
-                  AS SELECT k, pad FROM big";
     let cancel = async {
         while bed.client.open_table("half").await.is_err() {}
         client.cancel_token().cancel_query(NoTls).await.expect("a request");
     };
-    let (created, ()) = tokio::join!(client.batch_execute(create), cancel);
+    let (created, ()) = tokio::join!(client.batch_execute(CREATE_HALF), cancel);
     assert_eq!(code(&created.expect_err("the statement was cancelled")), "57014");
     until_dropped(bed, "half").await;
+}
+
+async fn a_server_that_stops_leaves_no_half_filled_table(bed: &Bed) {
+    let program = bed.start_program(ServeConfig::default()).await;
+    let client = connect(&config(&program.server)).await.expect("a client");
+    let created = program.end_during(bed, client.batch_execute(CREATE_HALF)).await;
+    assert_eq!(code(&created.expect_err("the server stops")), "57P01", "the client knows why");
 }
 
 async fn until_dropped(bed: &Bed, table: &str) {
@@ -355,4 +363,36 @@ async fn servers_aggregate_unless_switched_off(bed: &Bed) {
         assert!(lines.join("\n").contains(node), "{node} is not in {lines:?}");
         server.stop().await;
     }
+}
+
+async fn a_statement_beyond_the_memory_fails_alone(bed: &Bed) {
+    let server = bed.serve(ServeConfig { memory_bytes_max: Some(1 << 20), ..ServeConfig::default() }).await;
+    let client = connect(&config(&server)).await.expect("a client");
+    let sort = "SELECT value FROM generate_series(1, 1000000) ORDER BY value % 1000";
+    let error = client.simple_query(sort).await.expect_err("8 MB of rows to sort in 1 MiB");
+    assert_eq!(code(&error), "53200");
+    client.simple_query("SELECT 1").await.expect("an answer");
+    server.stop().await;
+}
+
+async fn prepared_statements_have_limits(bed: &Bed) {
+    let server = bed.serve(ServeConfig { message_bytes_max: 10_000, ..ServeConfig::default() }).await;
+    let client = connect(&config(&server)).await.expect("a client");
+    let long = format!("SELECT '{}' AS text", "x".repeat(9_000));
+    let mut statements = Vec::new();
+    for _ in 0..4 {
+        statements.push(client.prepare(&long).await.expect("36,000 bytes together"));
+    }
+    let error = client.prepare(&long).await.expect_err("more than four messages");
+    assert_eq!(code(&error), "53000");
+    let other = connect(&config(&server)).await.expect("a client");
+    other.prepare(&long).await.expect("the limit is that of a connection");
+    statements.pop();
+    statements.push(client.prepare(&long).await.expect("one is closed"));
+    client.prepare(&long).await.expect_err("more than four messages");
+    client.batch_execute("DISCARD ALL").await.expect("an answer");
+    client.prepare(&long).await.expect("all are closed");
+    let empty = client.prepare("").await.expect("no statement");
+    assert_eq!(client.execute(&empty, &[]).await.expect("nothing runs"), 0);
+    server.stop().await;
 }

@@ -1,15 +1,16 @@
 //! Arrow Flight SQL: a server for ADBC and JDBC, whose results are Arrow record batches.
 //!
 //! ```text
-//! socket ── TLS, first bytes of HTTP/2 ── connection (limit, end of the server) ── gRPC: tonic
+//! socket ── TLS, first bytes of HTTP/2 ── connection (limits, end of the server) ── gRPC: tonic ── admission: headers
 //!    Handshake ── sessions: name and secret ──► bearer token of one hour
-//!    others ── token ── service ─┬─ statements: a ticket is the statement ── executor ── batches, as they are read
-//!                                ├─ prepared: parameters, one execution for each row
-//!                                └─ metadata: tables, keys, facts about the server
+//!    others ── token ── message ── service ─┬─ statements: a ticket is the statement ── executor ── batches
+//!                                           ├─ prepared: parameters, one execution for each row
+//!                                           └─ metadata: tables, keys, facts about the server
 //! ```
 //!
 //! gRPC drops the call of a client that leaves, and with it the running statement, which closes its scanners.
 
+mod admission;
 mod connection;
 mod info;
 mod ingest;
@@ -17,6 +18,7 @@ mod metadata;
 mod prepared;
 mod service;
 mod sessions;
+mod statement_table;
 mod statements;
 mod status;
 
@@ -24,7 +26,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use arrow_flight::flight_service_server::FlightServiceServer;
 use futures_util::stream;
 use nyala_common::env::{Listener, TaskHandle};
 use tokio::sync::mpsc;
@@ -32,6 +33,7 @@ use tonic::transport::Server;
 
 use super::super::error::SqlError;
 use super::shared::{AcceptedConnection, Shared, accept};
+use admission::Admission;
 use connection::FlightConnection;
 use service::FlightSql;
 
@@ -60,15 +62,14 @@ impl FlightServer {
         let open = move |connection: AcceptedConnection| {
             let (shared, tls, accepted) = (serving.clone(), tls.clone(), accepted.clone());
             serving.env.spawn("Flight SQL client", async move {
-                if let Some(connection) = connection::open(&shared, connection, tls.as_ref()).await {
+                if let Some(connection) = connection::open(&shared.env, connection, tls.as_ref()).await {
                     // The receiver ends with the server.
                     let _ = accepted.send(Ok(connection)).await;
                 }
             });
         };
         let accepting = shared.env.spawn("accept Flight SQL clients", accept(shared.clone(), listener, open));
-        let service = FlightServiceServer::new(FlightSql::new(shared)?)
-            .max_decoding_message_size(shared.config.message_bytes_max);
+        let service = Admission::new(FlightSql::new(shared)?, shared.config.message_bytes_max);
         let server = Server::builder()
             .http2_keepalive_interval(Some(PING_INTERVAL))
             .http2_keepalive_timeout(Some(PING_TIME))

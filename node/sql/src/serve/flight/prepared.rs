@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
-use std::time::Duration;
 
 use arrow_flight::decode::FlightRecordBatchStream;
 use arrow_flight::error::FlightError;
@@ -13,8 +12,8 @@ use datafusion::arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use datafusion::arrow::compute::cast;
 use datafusion::arrow::datatypes::{DataType as ArrowType, Field, Schema as ArrowSchema};
 use datafusion::arrow::ipc::writer::IpcWriteOptions;
+use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
 use datafusion::logical_expr::sqlparser::ast::{Expr, Value};
-use engine::time::Instant;
 use futures_util::{StreamExt, TryStreamExt};
 use tonic::Status;
 use tonic::codegen::Bytes;
@@ -24,40 +23,36 @@ use super::super::super::script::Parsed;
 use super::super::encode::pg_type;
 use super::super::parameters;
 use super::super::shared::Shared;
+use super::super::statement_limits::StatementLimits;
 use super::sessions::Caller;
+use super::statement_table::{BoundValues, PreparedStatement, StatementTable};
 use super::statements::{self, parse};
 use super::status::status;
 
-/// Time after its last use at which a statement is forgotten.
-const UNUSED_TIME: Duration = Duration::from_secs(3600);
-/// Largest number of prepared statements.
-const STATEMENTS_MAX: usize = 10_000;
 const HANDLE_BYTES: usize = 16;
 
-/// Prepared statements by their handles.
+/// Prepared statements of all users.
 pub(super) struct PreparedStatements {
     shared: Arc<Shared>,
-    by_handle: Mutex<BTreeMap<Bytes, PreparedStatement>>,
+    table: Mutex<StatementTable>,
 }
 
-/// A prepared statement with the values that its client has sent last.
-#[derive(Clone)]
-struct PreparedStatement {
-    user: String,
-    parsed: Arc<Parsed>,
+/// A statement with values, for one execution.
+struct Execution {
+    parsed: Parsed,
     /// Number of its parameters.
     count: usize,
     values: Vec<RecordBatch>,
-    used: Instant,
 }
 
 impl PreparedStatements {
     pub(super) fn new(shared: &Arc<Shared>) -> PreparedStatements {
-        PreparedStatements { shared: shared.clone(), by_handle: Mutex::default() }
+        let limits = StatementLimits::new(shared.config.message_bytes_max);
+        PreparedStatements { shared: shared.clone(), table: Mutex::new(StatementTable::new(limits)) }
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Bytes, PreparedStatement>> {
-        self.by_handle.lock().unwrap_or_else(|error| error.into_inner())
+    fn lock(&self) -> MutexGuard<'_, StatementTable> {
+        self.table.lock().unwrap_or_else(|error| error.into_inner())
     }
 
     /// Prepares a statement. Returns its handle, its columns and its parameters.
@@ -79,20 +74,11 @@ impl PreparedStatements {
         let mut handle = [0; HANDLE_BYTES];
         self.shared.env.rng.fill_secret(&mut handle);
         let handle = Bytes::copy_from_slice(&handle);
-        let prepared = PreparedStatement {
-            user: caller.user.clone(),
-            parsed: Arc::new(parsed),
-            count,
-            values: Vec::new(),
-            used,
-        };
-        let mut known = self.lock();
-        known.retain(|_, statement| used.since(statement.used) <= UNUSED_TIME);
-        if known.len() >= STATEMENTS_MAX {
-            let what = format!("{STATEMENTS_MAX} statements are prepared; close some");
-            return Err(status(SqlError::with_state(state::OVERLOADED, what)));
-        }
-        known.insert(handle.clone(), prepared);
+        let memory = reservation(caller);
+        memory.try_grow(size_of::<PreparedStatement>() + sql.len()).map_err(status)?;
+        let bound = BoundValues { batches: Vec::new(), memory: memory.new_empty() };
+        let prepared = PreparedStatement { sql: sql.to_string(), count, bound, used, memory };
+        self.lock().insert(&caller.user, handle.clone(), prepared).map_err(status)?;
         Ok(ActionCreatePreparedStatementResult {
             prepared_statement_handle: handle,
             dataset_schema: encoded(&dataset_schema)?,
@@ -102,21 +88,29 @@ impl PreparedStatements {
 
     /// Forgets a statement.
     pub(super) fn close(&self, caller: &Caller, handle: &Bytes) {
-        let mut known = self.lock();
-        if known.get(handle).is_some_and(|statement| statement.user == caller.user) {
-            known.remove(handle);
-        }
+        self.lock().remove(&caller.user, handle);
+    }
+
+    /// Looks at the caller's statement with this handle, and notes that it is used.
+    fn look<R>(
+        &self,
+        caller: &Caller,
+        handle: &Bytes,
+        look: impl FnOnce(&PreparedStatement) -> R,
+    ) -> Result<R, Status> {
+        let mut table = self.lock();
+        let unknown =
+            || Status::not_found("the prepared statement is closed or has expired; prepare it again");
+        let statement = table.get_mut(&caller.user, handle).ok_or_else(unknown)?;
+        statement.used = self.shared.env.now().mono;
+        Ok(look(statement))
     }
 
     /// Returns the caller's statement with this handle.
-    fn get(&self, caller: &Caller, handle: &Bytes) -> Result<PreparedStatement, Status> {
-        let mut known = self.lock();
-        let statement = known.get_mut(handle).filter(|statement| statement.user == caller.user);
-        let unknown =
-            || Status::not_found("the prepared statement is closed or has expired; prepare it again");
-        let statement = statement.ok_or_else(unknown)?;
-        statement.used = self.shared.env.now().mono;
-        Ok(statement.clone())
+    fn get(&self, caller: &Caller, handle: &Bytes) -> Result<Execution, Status> {
+        let copy = |known: &PreparedStatement| (known.sql.clone(), known.count, known.bound.batches.clone());
+        let (sql, count, values) = self.look(caller, handle, copy)?;
+        Ok(Execution { parsed: parse(&sql).map_err(status)?, count, values })
     }
 
     /// Keeps the values for the next execution.
@@ -126,23 +120,22 @@ impl PreparedStatements {
         handle: &Bytes,
         values: PeekableFlightDataStream,
     ) -> Result<(), Status> {
-        let statement = self.get(caller, handle)?;
+        let count = self.look(caller, handle, |statement| statement.count)?;
         let bytes_max = self.shared.config.message_bytes_max;
-        let (mut batches, mut bound, mut bytes) = (self.batches(values), Vec::new(), 0);
+        let mut bound = BoundValues { batches: Vec::new(), memory: reservation(caller) };
+        let mut batches = self.batches(values);
         while let Some(batch) = batches.next().await {
             let batch = batch.map_err(Status::from)?;
-            check_count(statement.count, batch.num_columns()).map_err(status)?;
-            bytes += batch.get_array_memory_size();
-            if bytes > bytes_max {
+            check_count(count, batch.num_columns()).map_err(status)?;
+            let bytes = size_of::<RecordBatch>() + batch.get_array_memory_size();
+            bound.memory.try_grow(bytes).map_err(status)?;
+            if bound.memory.size() > bytes_max {
                 let what = format!("parameters of more than {bytes_max} bytes; send fewer rows at a time");
                 return Err(status(SqlError::with_state(state::OVERLOADED, what)));
             }
-            bound.push(batch);
+            bound.batches.push(batch);
         }
-        if let Some(statement) = self.lock().get_mut(handle) {
-            statement.values = bound;
-        }
-        Ok(())
+        self.lock().bind(&caller.user, handle, bound).map_err(status)
     }
 
     /// Returns a query with the values that are bound.
@@ -155,7 +148,7 @@ impl PreparedStatements {
                 let what = format!("a query takes one row of parameters (given {rows}); execute it for each");
                 Err(status(SqlError::new(what)))
             }
-            None => check_count(statement.count, 0).map(|()| (*statement.parsed).clone()).map_err(status),
+            None => check_count(statement.count, 0).map(|()| statement.parsed).map_err(status),
         }
     }
 
@@ -168,7 +161,7 @@ impl PreparedStatements {
     ) -> Result<i64, Status> {
         let statement = self.get(caller, handle)?;
         if statement.count == 0 {
-            return statements::update(&caller.executor, (*statement.parsed).clone()).await;
+            return statements::update(&caller.executor, statement.parsed).await;
         }
         let mut update = RowUpdates { caller, statement: &statement, written: 0, rows: 0 };
         let mut batches = self.batches(values);
@@ -201,7 +194,7 @@ impl PreparedStatements {
 /// Executions of a write, one for each row of values.
 struct RowUpdates<'a> {
     caller: &'a Caller,
-    statement: &'a PreparedStatement,
+    statement: &'a Execution,
     /// Number of rows written.
     written: i64,
     /// Number of rows of values that are done.
@@ -226,6 +219,11 @@ impl RowUpdates<'_> {
     }
 }
 
+/// Returns an empty part of the memory for statements.
+fn reservation(caller: &Caller) -> MemoryReservation {
+    MemoryConsumer::new("prepared statements").register(&caller.executor.runtime.memory_pool)
+}
+
 fn check_count(want: usize, given: usize) -> SqlResult<()> {
     match want == given {
         true => Ok(()),
@@ -243,12 +241,12 @@ fn encoded(schema: &ArrowSchema) -> Result<Bytes, Status> {
 }
 
 /// Returns the statement with the values of one row as constants.
-fn substituted(statement: &PreparedStatement, values: &RecordBatch, row: usize) -> SqlResult<Parsed> {
+fn substituted(statement: &Execution, values: &RecordBatch, row: usize) -> SqlResult<Parsed> {
     check_count(statement.count, values.num_columns())?;
     let numbered = values.columns().iter().enumerate();
     let constants = numbered.map(|(at, column)| Ok((at + 1, constant(at + 1, column, row)?)));
     let constants = constants.collect::<SqlResult<BTreeMap<usize, Expr>>>()?;
-    let mut parsed = (*statement.parsed).clone();
+    let mut parsed = statement.parsed.clone();
     parameters::substitute(&mut parsed, &constants);
     Ok(parsed)
 }

@@ -1,4 +1,4 @@
-//! Calls of Flight SQL, each of which begins with the caller's token.
+//! Calls of Flight SQL. The caller of each was found by its headers (`admission`).
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -18,6 +18,7 @@ use arrow_flight::{Action, FlightDescriptor, FlightInfo, HandshakeRequest, Hands
 use async_trait::async_trait;
 use datafusion::arrow::array::RecordBatch;
 use futures_util::{Stream, stream};
+use tonic::codegen::http::HeaderMap;
 use tonic::metadata::MetadataValue;
 use tonic::{Extensions, Request, Response, Status, Streaming};
 
@@ -49,17 +50,30 @@ impl FlightSql {
         Ok(FlightSql { sessions, prepared, facts })
     }
 
-    fn caller<T>(&self, request: &Request<T>) -> Result<Caller, Status> {
-        let caller = self.sessions.caller(request.metadata())?;
-        prove(request.extensions())?;
-        Ok(caller)
+    /// Admits a call by its headers: finds its caller, and takes a client's place for its connection. Its message was
+    /// not read yet.
+    pub(super) fn admit(&self, headers: &HeaderMap, extensions: &mut Extensions) -> Result<(), Status> {
+        let caller = self.sessions.caller(headers)?;
+        prove(place_of(extensions)?)?;
+        extensions.insert(caller);
+        Ok(())
     }
 }
 
-/// Takes a client's place for the connection of a call whose caller is known.
-fn prove(extensions: &Extensions) -> Result<(), Status> {
-    let place = extensions.get::<Arc<ConnectionPlace>>();
-    let place = place.ok_or_else(|| Status::internal("the connection of the call is not known"))?;
+/// Returns the caller of a call that was admitted.
+fn caller_of<T>(request: &Request<T>) -> Result<Caller, Status> {
+    let unknown = || Status::unauthenticated("the caller of the call is not known");
+    request.extensions().get::<Caller>().cloned().ok_or_else(unknown)
+}
+
+/// Returns the place of the connection of a call.
+fn place_of(extensions: &Extensions) -> Result<&Arc<ConnectionPlace>, Status> {
+    let unknown = || Status::internal("the connection of the call is not known");
+    extensions.get::<Arc<ConnectionPlace>>().ok_or_else(unknown)
+}
+
+/// Takes a client's place for a connection whose client is known.
+fn prove(place: &ConnectionPlace) -> Result<(), Status> {
     if place.prove() { Ok(()) } else { Err(Status::resource_exhausted(place.refusal())) }
 }
 
@@ -71,8 +85,11 @@ impl FlightSqlService for FlightSql {
         &self,
         request: Request<Streaming<HandshakeRequest>>,
     ) -> Result<Response<Pin<Box<dyn Stream<Item = Result<HandshakeResponse, Status>> + Send>>>, Status> {
-        let token = self.sessions.begin(request.metadata()).await?;
-        prove(request.extensions())?;
+        // The name and the secret are in the headers; messages of the client are not read.
+        let place = place_of(request.extensions())?.clone();
+        let _alone = place.check_alone().await;
+        let token = self.sessions.begin(request.metadata().as_ref()).await?;
+        prove(&place)?;
         let payload = token.clone().into_bytes().into();
         let answer = HandshakeResponse { protocol_version: 0, payload };
         let answers: Pin<Box<dyn Stream<Item = _> + Send>> = Box::pin(stream::iter([Ok(answer)]));
@@ -88,17 +105,18 @@ impl FlightSqlService for FlightSql {
         query: CommandStatementQuery,
         request: Request<FlightDescriptor>,
     ) -> Described {
-        let caller = self.caller(&request)?;
+        let caller = caller_of(&request)?;
         let parsed = parse_complete(&query.query).map_err(status)?;
         let ticket = TicketStatementQuery { statement_handle: query.query.into_bytes().into() };
         statements::describe(&caller.executor, parsed, &ticket, request.into_inner()).await
     }
 
     async fn do_get_statement(&self, ticket: TicketStatementQuery, request: Request<Ticket>) -> Streamed {
-        let caller = self.caller(&request)?;
+        let caller = caller_of(&request)?;
         let sql = std::str::from_utf8(&ticket.statement_handle);
         let sql = sql.map_err(|_| Status::invalid_argument("the ticket is not one of this server"))?;
-        statements::run(&caller.executor, parse_complete(sql).map_err(status)?).await
+        let place = place_of(request.extensions())?.clone();
+        statements::run(&caller.executor, parse_complete(sql).map_err(status)?, place).await
     }
 
     async fn do_put_statement_update(
@@ -106,7 +124,7 @@ impl FlightSqlService for FlightSql {
         update: CommandStatementUpdate,
         request: Request<PeekableFlightDataStream>,
     ) -> Result<i64, Status> {
-        let caller = self.caller(&request)?;
+        let caller = caller_of(&request)?;
         statements::update(&caller.executor, parse_complete(&update.query).map_err(status)?).await
     }
 
@@ -115,7 +133,7 @@ impl FlightSqlService for FlightSql {
         ingest: CommandStatementIngest,
         request: Request<PeekableFlightDataStream>,
     ) -> Result<i64, Status> {
-        let caller = self.caller(&request)?;
+        let caller = caller_of(&request)?;
         let batches = self.prepared.batches(request.into_inner());
         ingest::append(&caller.executor, &ingest, batches).await
     }
@@ -125,7 +143,7 @@ impl FlightSqlService for FlightSql {
         create: ActionCreatePreparedStatementRequest,
         request: Request<Action>,
     ) -> Result<ActionCreatePreparedStatementResult, Status> {
-        let caller = self.caller(&request)?;
+        let caller = caller_of(&request)?;
         self.prepared.create(&caller, &create.query).await
     }
 
@@ -134,7 +152,7 @@ impl FlightSqlService for FlightSql {
         close: ActionClosePreparedStatementRequest,
         request: Request<Action>,
     ) -> Result<(), Status> {
-        let caller = self.caller(&request)?;
+        let caller = caller_of(&request)?;
         self.prepared.close(&caller, &close.prepared_statement_handle);
         Ok(())
     }
@@ -144,7 +162,7 @@ impl FlightSqlService for FlightSql {
         query: CommandPreparedStatementQuery,
         request: Request<FlightDescriptor>,
     ) -> Described {
-        let caller = self.caller(&request)?;
+        let caller = caller_of(&request)?;
         let parsed = self.prepared.bound(&caller, &query.prepared_statement_handle)?;
         statements::describe(&caller.executor, parsed, &query, request.into_inner()).await
     }
@@ -154,9 +172,10 @@ impl FlightSqlService for FlightSql {
         query: CommandPreparedStatementQuery,
         request: Request<Ticket>,
     ) -> Streamed {
-        let caller = self.caller(&request)?;
+        let caller = caller_of(&request)?;
         let parsed = self.prepared.bound(&caller, &query.prepared_statement_handle)?;
-        statements::run(&caller.executor, parsed).await
+        let place = place_of(request.extensions())?.clone();
+        statements::run(&caller.executor, parsed, place).await
     }
 
     async fn do_put_prepared_statement_query(
@@ -164,7 +183,7 @@ impl FlightSqlService for FlightSql {
         query: CommandPreparedStatementQuery,
         request: Request<PeekableFlightDataStream>,
     ) -> Result<DoPutPreparedStatementResult, Status> {
-        let caller = self.caller(&request)?;
+        let caller = caller_of(&request)?;
         let handle = query.prepared_statement_handle;
         self.prepared.bind(&caller, &handle, request.into_inner()).await?;
         Ok(DoPutPreparedStatementResult { prepared_statement_handle: Some(handle) })
@@ -175,7 +194,7 @@ impl FlightSqlService for FlightSql {
         update: CommandPreparedStatementUpdate,
         request: Request<PeekableFlightDataStream>,
     ) -> Result<i64, Status> {
-        let caller = self.caller(&request)?;
+        let caller = caller_of(&request)?;
         self.prepared.update(&caller, &update.prepared_statement_handle, request.into_inner()).await
     }
 
@@ -184,12 +203,12 @@ impl FlightSqlService for FlightSql {
         query: CommandGetCatalogs,
         request: Request<FlightDescriptor>,
     ) -> Described {
-        self.caller(&request)?;
+        caller_of(&request)?;
         statements::info(&query.into_builder().schema(), &query, request.into_inner())
     }
 
     async fn do_get_catalogs(&self, query: CommandGetCatalogs, request: Request<Ticket>) -> Streamed {
-        self.caller(&request)?;
+        caller_of(&request)?;
         let mut catalogs = query.into_builder();
         catalogs.append(CATALOG);
         catalogs.build().map(batch_results).map_err(flight_status)
@@ -200,12 +219,12 @@ impl FlightSqlService for FlightSql {
         query: CommandGetDbSchemas,
         request: Request<FlightDescriptor>,
     ) -> Described {
-        self.caller(&request)?;
+        caller_of(&request)?;
         statements::info(&query.clone().into_builder().schema(), &query, request.into_inner())
     }
 
     async fn do_get_schemas(&self, query: CommandGetDbSchemas, request: Request<Ticket>) -> Streamed {
-        self.caller(&request)?;
+        caller_of(&request)?;
         let mut schemas = query.into_builder();
         schemas.append(CATALOG, SCHEMA);
         schemas.build().map(batch_results).map_err(flight_status)
@@ -216,12 +235,12 @@ impl FlightSqlService for FlightSql {
         query: CommandGetTables,
         request: Request<FlightDescriptor>,
     ) -> Described {
-        self.caller(&request)?;
+        caller_of(&request)?;
         statements::info(&query.clone().into_builder().schema(), &query, request.into_inner())
     }
 
     async fn do_get_tables(&self, query: CommandGetTables, request: Request<Ticket>) -> Streamed {
-        let caller = self.caller(&request)?;
+        let caller = caller_of(&request)?;
         metadata::tables(&caller.executor.client, query).await.map(batch_results)
     }
 
@@ -230,12 +249,12 @@ impl FlightSqlService for FlightSql {
         query: CommandGetTableTypes,
         request: Request<FlightDescriptor>,
     ) -> Described {
-        self.caller(&request)?;
+        caller_of(&request)?;
         statements::info(&query.into_builder().schema(), &query, request.into_inner())
     }
 
     async fn do_get_table_types(&self, query: CommandGetTableTypes, request: Request<Ticket>) -> Streamed {
-        self.caller(&request)?;
+        caller_of(&request)?;
         let mut types = query.into_builder();
         types.append(metadata::TABLE);
         types.build().map(batch_results).map_err(flight_status)
@@ -246,12 +265,12 @@ impl FlightSqlService for FlightSql {
         query: CommandGetSqlInfo,
         request: Request<FlightDescriptor>,
     ) -> Described {
-        self.caller(&request)?;
+        caller_of(&request)?;
         statements::info(&self.facts.schema(), &query, request.into_inner())
     }
 
     async fn do_get_sql_info(&self, query: CommandGetSqlInfo, request: Request<Ticket>) -> Streamed {
-        self.caller(&request)?;
+        caller_of(&request)?;
         self.facts.record_batch(query.info).map(batch_results).map_err(flight_status)
     }
 
@@ -260,12 +279,12 @@ impl FlightSqlService for FlightSql {
         query: CommandGetPrimaryKeys,
         request: Request<FlightDescriptor>,
     ) -> Described {
-        self.caller(&request)?;
+        caller_of(&request)?;
         statements::info(&metadata::primary_keys_schema(), &query, request.into_inner())
     }
 
     async fn do_get_primary_keys(&self, query: CommandGetPrimaryKeys, request: Request<Ticket>) -> Streamed {
-        let caller = self.caller(&request)?;
+        let caller = caller_of(&request)?;
         let keys = metadata::primary_keys(&caller.executor.client, &query.table).await;
         keys.map(batch_results).map_err(status)
     }
@@ -275,12 +294,12 @@ impl FlightSqlService for FlightSql {
         query: CommandGetExportedKeys,
         request: Request<FlightDescriptor>,
     ) -> Described {
-        self.caller(&request)?;
+        caller_of(&request)?;
         statements::info(&metadata::foreign_keys_schema(), &query, request.into_inner())
     }
 
     async fn do_get_exported_keys(&self, _: CommandGetExportedKeys, request: Request<Ticket>) -> Streamed {
-        self.caller(&request)?;
+        caller_of(&request)?;
         Ok(batch_results(RecordBatch::new_empty(metadata::foreign_keys_schema())))
     }
 
@@ -289,12 +308,12 @@ impl FlightSqlService for FlightSql {
         query: CommandGetImportedKeys,
         request: Request<FlightDescriptor>,
     ) -> Described {
-        self.caller(&request)?;
+        caller_of(&request)?;
         statements::info(&metadata::foreign_keys_schema(), &query, request.into_inner())
     }
 
     async fn do_get_imported_keys(&self, _: CommandGetImportedKeys, request: Request<Ticket>) -> Streamed {
-        self.caller(&request)?;
+        caller_of(&request)?;
         Ok(batch_results(RecordBatch::new_empty(metadata::foreign_keys_schema())))
     }
 
@@ -303,7 +322,7 @@ impl FlightSqlService for FlightSql {
         query: CommandGetCrossReference,
         request: Request<FlightDescriptor>,
     ) -> Described {
-        self.caller(&request)?;
+        caller_of(&request)?;
         statements::info(&metadata::foreign_keys_schema(), &query, request.into_inner())
     }
 
@@ -312,7 +331,7 @@ impl FlightSqlService for FlightSql {
         _: CommandGetCrossReference,
         request: Request<Ticket>,
     ) -> Streamed {
-        self.caller(&request)?;
+        caller_of(&request)?;
         Ok(batch_results(RecordBatch::new_empty(metadata::foreign_keys_schema())))
     }
 

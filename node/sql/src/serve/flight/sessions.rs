@@ -11,14 +11,13 @@ use base64::engine::general_purpose::{GeneralPurpose, GeneralPurposeConfig, URL_
 use engine::time::Instant;
 use ring::digest;
 use tonic::Status;
-use tonic::metadata::MetadataMap;
+use tonic::codegen::http::HeaderMap;
+use tonic::codegen::http::header::AUTHORIZATION;
 
 use super::super::super::executor::Executor;
 use super::super::shared::Shared;
 use super::status::status;
 
-/// Header of calls with a name and a secret, or with a token.
-const HEADER: &str = "authorization";
 /// Credentials with padding or without: JDBC's driver pads, that of ADBC does not.
 const BASIC: GeneralPurpose = GeneralPurpose::new(
     &alphabet::STANDARD,
@@ -59,7 +58,7 @@ impl Sessions {
     }
 
     /// Begins a session for the name and secret in the headers. Returns its token.
-    pub(super) async fn begin(&self, headers: &MetadataMap) -> Result<String, Status> {
+    pub(super) async fn begin(&self, headers: &HeaderMap) -> Result<String, Status> {
         let (user, secret) = match (basic(headers), self.shared.access.common_executor()) {
             (Some(given), _) => given,
             // Only clients of this machine get here without a name.
@@ -84,7 +83,7 @@ impl Sessions {
     }
 
     /// Returns the caller of a call with these headers.
-    pub(super) fn caller(&self, headers: &MetadataMap) -> Result<Caller, Status> {
+    pub(super) fn caller(&self, headers: &HeaderMap) -> Result<Caller, Status> {
         let now = self.shared.env.now().mono;
         if let Some(token) = credentials(headers, "Bearer") {
             let mut sessions = self.lock();
@@ -115,14 +114,14 @@ fn hash(token: &str) -> Vec<u8> {
     digest::digest(&digest::SHA256, token.as_bytes()).as_ref().to_vec()
 }
 
-/// Returns the credentials of this scheme in the headers.
-fn credentials<'a>(headers: &'a MetadataMap, scheme: &str) -> Option<&'a str> {
-    let (found, rest) = headers.get(HEADER)?.to_str().ok()?.split_once(' ')?;
+/// Returns the credentials of this scheme in the headers: a name and a secret, or a token.
+fn credentials<'a>(headers: &'a HeaderMap, scheme: &str) -> Option<&'a str> {
+    let (found, rest) = headers.get(AUTHORIZATION)?.to_str().ok()?.split_once(' ')?;
     found.eq_ignore_ascii_case(scheme).then(|| rest.trim())
 }
 
 /// Returns the name and secret in the headers.
-fn basic(headers: &MetadataMap) -> Option<(String, String)> {
+fn basic(headers: &HeaderMap) -> Option<(String, String)> {
     let decoded = BASIC.decode(credentials(headers, "Basic")?).ok()?;
     let text = String::from_utf8(decoded).ok()?;
     let (user, secret) = text.split_once(':')?;
@@ -132,12 +131,13 @@ fn basic(headers: &MetadataMap) -> Option<(String, String)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use tonic::codegen::http::HeaderValue;
 
     #[test]
     fn names_and_secrets_are_read_with_padding_and_without() {
         let read = |header: &'static str| {
-            let mut headers = MetadataMap::new();
-            headers.insert(HEADER, tonic::metadata::MetadataValue::from_static(header));
+            let mut headers = HeaderMap::new();
+            headers.insert(AUTHORIZATION, HeaderValue::from_static(header));
             basic(&headers)
         };
         let ann = Some(("ann".to_string(), "secret".to_string()));

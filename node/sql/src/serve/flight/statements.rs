@@ -2,6 +2,7 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use arrow_flight::encode::FlightDataEncoderBuilder;
 use arrow_flight::error::FlightError;
@@ -9,6 +10,8 @@ use arrow_flight::sql::ProstMessageExt;
 use arrow_flight::{FlightData, FlightDescriptor, FlightEndpoint, FlightInfo, Ticket};
 use datafusion::arrow::array::RecordBatch;
 use datafusion::arrow::datatypes::{Schema as ArrowSchema, SchemaRef};
+use datafusion::common::DataFusionError;
+use datafusion::execution::SendableRecordBatchStream;
 use futures_util::{Stream, StreamExt, TryStreamExt, stream};
 use prost::Message;
 use tonic::{Response, Status};
@@ -17,10 +20,26 @@ use super::super::super::error::{SqlError, SqlResult, state};
 use super::super::super::executor::{Answer, Executor};
 use super::super::super::script::{self, Parsed};
 use super::super::parameters;
+use super::super::places::ConnectionPlace;
 use super::status::status;
 
 /// Result of a statement on its way to the client, which asks for each part.
 pub(super) type Results = Pin<Box<dyn Stream<Item = Result<FlightData, Status>> + Send>>;
+
+/// Rows of a statement. The connection keeps its place until they are dropped.
+struct PlacedRows {
+    batches: SendableRecordBatchStream,
+    /// Dropped after the batches, and with them the scanners.
+    _place: Arc<ConnectionPlace>,
+}
+
+impl Stream for PlacedRows {
+    type Item = Result<RecordBatch, DataFusionError>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        self.batches.poll_next_unpin(context)
+    }
+}
 
 /// Parses one statement.
 pub(super) fn parse(sql: &str) -> SqlResult<Parsed> {
@@ -49,13 +68,17 @@ pub(super) async fn result_schema(executor: &Executor, parsed: &Parsed) -> Resul
     Ok(schema.unwrap_or_else(|| Arc::new(ArrowSchema::empty())))
 }
 
-/// Runs a statement and streams its rows.
-pub(super) async fn run(executor: &Executor, parsed: Parsed) -> Result<Response<Results>, Status> {
+/// Runs a statement and streams its rows to a connection.
+pub(super) async fn run(
+    executor: &Executor,
+    parsed: Parsed,
+    place: Arc<ConnectionPlace>,
+) -> Result<Response<Results>, Status> {
     match executor.execute(parsed).await.map_err(status)? {
         Answer::Rows(batches) => {
             let schema = batches.schema();
-            let batches = batches.map_err(|error| FlightError::Tonic(Box::new(status(error))));
-            Ok(results(schema, batches))
+            let rows = PlacedRows { batches, _place: place };
+            Ok(results(schema, rows.map_err(|error| FlightError::Tonic(Box::new(status(error))))))
         }
         Answer::Count(..) | Answer::Done(_) => Ok(results(Arc::new(ArrowSchema::empty()), stream::empty())),
     }
