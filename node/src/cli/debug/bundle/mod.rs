@@ -46,7 +46,10 @@ pub(super) fn command() -> Command {
             "PEM file of the CAs of web ports with HTTPS [default: --ca-cert, or the CAs that this machine trusts]",
         ))
         .arg(option("web-user", "NAME", "User of web ports with passwords").requires("web-password-file"))
-        .arg(option("web-password-file", "FILE", "File of that user's password").requires("web-user"))
+        .arg(
+            option("web-password-file", "FILE", "File of that user's password; needs --web-ca-cert or --ca-cert")
+                .requires("web-user"),
+        )
         .arg(option("output", "FILE", "The bundle").short('o').default_value("nyala-bundle.tar.gz"))
         .arg(Arg::new("force").long("force").action(ArgAction::SetTrue).help("Replaces the file"));
     with_directories(bundle)

@@ -67,6 +67,7 @@ pub(super) struct PageClient {
 impl PageClient {
     /// Reads the files that the command line names.
     pub(super) fn new(env: &Env, matches: &ArgMatches) -> Result<PageClient> {
+        check_trust(matches)?;
         Ok(PageClient { tls: tls(env, matches)?, password: password(env, matches)? })
     }
 
@@ -104,7 +105,7 @@ impl PageClient {
     /// Returns status and body of a page.
     async fn get(&self, env: &Env, web: &WebPort<'_>, path: &str) -> Result<(StatusCode, Bytes)> {
         let (address, mut request) = (web.address, Request::get(path).header(HOST, web.address));
-        // Invariant: the password is sent only inside TLS, to a server that was verified.
+        // Invariant: the password is sent only inside TLS, to a server that was verified by CAs of the command line.
         if let Some(password) = self.password.as_ref().filter(|_| web.https) {
             request = request.header(AUTHORIZATION, password);
         }
@@ -130,6 +131,17 @@ impl PageClient {
             ))),
         }
     }
+}
+
+/// Refuses a password without CAs. Servers name the hosts of their web ports, and the CAs that this machine trusts
+/// vouch for any host.
+fn check_trust(matches: &ArgMatches) -> Result<()> {
+    let is_given = |name: &str| text(matches, name).is_some();
+    if is_given("web-password-file") && !is_given("web-ca-cert") && !is_given("ca-cert") {
+        let what = "the password would be sent to any host that a server names";
+        return Err(Error::invalid(format!("--web-password-file: {what}; give --web-ca-cert or --ca-cert")));
+    }
+    Ok(())
 }
 
 /// Returns TLS by the CAs that the command line names, or else by those that this machine trusts.
@@ -160,4 +172,27 @@ fn password(env: &Env, matches: &ArgMatches) -> Result<Option<HeaderValue>> {
     let mut header = header.map_err(|error| Error::invalid(format!("--web-password-file: {error}")))?;
     header.set_sensitive(true);
     Ok(Some(header))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_needs_the_ca_of_the_web_ports() {
+        let check = |more: &[&str]| {
+            let words = ["bundle", "--web-user", "ann", "--web-password-file", "password"];
+            let matches = super::super::command().try_get_matches_from([&words[..], more].concat());
+            let matches = matches.expect("known options");
+            check_trust(&matches).map_err(|error| error.message)
+        };
+        let expected = "--web-password-file: the password would be sent to any host that a server names; \
+                        give --web-ca-cert or --ca-cert";
+        assert_eq!(check(&[]).expect_err("no CA"), expected);
+        for ca in ["--web-ca-cert", "--ca-cert"] {
+            assert_eq!(check(&[ca, "ca.pem"]), Ok(()), "{ca}");
+        }
+        let matches = super::super::command().try_get_matches_from(["bundle"]).expect("no options");
+        check_trust(&matches).expect("no password");
+    }
 }
