@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use bytes::Bytes;
 use engine::error::ErrorKind;
@@ -12,9 +13,9 @@ use engine::sync::Mutex;
 use nyala_client::tables::AlterStep;
 use nyala_client::{Client, ClientConfig, FlushMode, ScanSpec, SessionConfig};
 use nyala_common::env::os::{OsEnv, OsOptions};
-use nyala_common::env::{BoxFuture, Env};
+use nyala_common::env::{BoxFuture, Env, mem_net};
 use nyala_common::rpc::server::{RpcHandle, RpcServer};
-use nyala_common::rpc::{Call, MethodInfo, Reply, RpcConfig, Service};
+use nyala_common::rpc::{Call, MethodInfo, Reply, RpcConfig, RpcErrorCodePb, Service};
 use nyala_common::security::acl::MethodRole;
 use nyala_common::wire::schema;
 use nyala_proto::kudu::consensus::raft_peer_pb::Role;
@@ -25,6 +26,7 @@ use nyala_proto::kudu::master::{
 };
 use nyala_proto::kudu::partition_schema_pb::column_identifier_pb::Identifier;
 use nyala_proto::kudu::partition_schema_pb::{ColumnIdentifierPb, RangeSchemaPb};
+use nyala_proto::kudu::security::SignedTokenPb;
 use nyala_proto::kudu::tserver::tablet_server_error_pb::Code;
 use nyala_proto::kudu::tserver::{
     ScanRequestPb, ScanResponsePb, TabletServerErrorPb, WriteRequestPb, WriteResponsePb,
@@ -53,14 +55,23 @@ struct Script {
     leaders: Mutex<(usize, usize)>,
     /// Id of the tablet, and the first key after it.
     tablet: Mutex<(&'static str, Option<i32>)>,
-    /// Channels of the next location lookup: it reports its response, and sends it when it is released.
-    held_lookup: Mutex<Option<(oneshot::Sender<()>, oneshot::Receiver<()>)>>,
+    /// Held reply of a master.
+    held: Mutex<Option<HeldReply>>,
     log: Mutex<Vec<String>>,
+}
+
+/// Next reply to a method: the server reports it, and sends it when it is released.
+struct HeldReply {
+    method: &'static str,
+    found: oneshot::Sender<()>,
+    released: oneshot::Receiver<()>,
 }
 
 enum Scripted {
     Fails(Code, ErrorCode),
     Busy,
+    /// The authorization token of the call is not accepted.
+    TokenRejected,
     /// NOT_THE_LEADER; server 1 becomes the leader of the tablet.
     Moved,
     Written,
@@ -89,6 +100,14 @@ fn status(code: ErrorCode) -> AppStatusPb {
 impl Script {
     fn note(&self, line: String) {
         self.log.lock().push(line);
+    }
+
+    /// Holds the next reply to `method`. Returns the report of the server, and the release.
+    fn hold(&self, method: &'static str) -> (oneshot::Receiver<()>, oneshot::Sender<()>) {
+        let (found, is_found) = oneshot::channel();
+        let (release, released) = oneshot::channel();
+        *self.held.lock() = Some(HeldReply { method, found, released });
+        (is_found, release)
     }
 
     fn host_port(&self, at: usize) -> HostPortPb {
@@ -173,6 +192,7 @@ impl Server {
             }),
             table_id: Some(Bytes::from_static(b"table")),
             table_name: Some("t".to_string()),
+            authz_token: Some(SignedTokenPb::default()),
             ..Default::default()
         })
     }
@@ -185,6 +205,9 @@ impl Server {
         let response = self.script.responses.lock().pop_front().expect("as scripted");
         let error = match response {
             Scripted::Busy => return Reply::too_busy("scripted"),
+            Scripted::TokenRejected => {
+                return Reply::error(RpcErrorCodePb::ErrorInvalidAuthorizationToken, "scripted");
+            }
             Scripted::Written => return Reply::message(&WriteResponsePb::default()),
             Scripted::Rows(rows, key, more) => return self.rows(rows, key, more),
             Scripted::Moved => {
@@ -251,12 +274,11 @@ impl Service for Server {
 
     fn call(self: Arc<Self>, call: Call) -> BoxFuture<'static, Reply> {
         let reply = if self.is_master { self.master(&call) } else { self.tablet_server(&call) };
-        let is_lookup = call.method == "GetTableLocations";
-        let held = self.script.held_lookup.lock().take_if(|_| is_lookup);
+        let held = self.script.held.lock().take_if(|held| held.method == call.method);
         Box::pin(async move {
-            if let Some((found, released)) = held {
-                found.send(()).expect("the test waits");
-                released.await.expect("the test releases it");
+            if let Some(held) = held {
+                held.found.send(()).expect("the test waits");
+                held.released.await.expect("the test releases it");
             }
             reply
         })
@@ -273,7 +295,10 @@ impl World {
     /// Starts two masters, of which the second is the leader, and two tablet servers, of which the first is reported as
     /// the tablet's leader.
     async fn new(responses: impl IntoIterator<Item = Scripted>) -> World {
-        let env: Env = OsEnv::new(&OsOptions::default()).expect("this machine");
+        World::in_env(OsEnv::new(&OsOptions::default()).expect("this machine"), responses).await
+    }
+
+    async fn in_env(env: Env, responses: impl IntoIterator<Item = Scripted>) -> World {
         let script = Arc::new(Script::default());
         *script.leaders.lock() = (1, 0);
         *script.tablet.lock() = ("tablet", None);
@@ -365,9 +390,7 @@ async fn a_tablet_that_was_located_before_all_locations_were_dropped_gets_no_row
         let applied = session.apply(&table, RowOpKind::Insert, &[ClientCell::Value(&key)], 0).await;
         applied.expect("it is buffered");
     };
-    let (found, is_found) = oneshot::channel();
-    let (release, released) = oneshot::channel();
-    *world.script.held_lookup.lock() = Some((found, released));
+    let (is_found, release) = world.script.hold("GetTableLocations");
     *world.script.tablet.lock() = (GONE, Some(10));
     let replace_tablet = async {
         is_found.await.expect("the first row is looked up");
@@ -379,6 +402,35 @@ async fn a_tablet_that_was_located_before_all_locations_were_dropped_gets_no_row
     tokio::join!(apply(5), replace_tablet);
     assert_eq!(session.flush().await, []);
     assert_eq!(session.written(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_does_not_wait_for_another_writes_token_beyond_its_deadline() {
+    let env = mem_net::env();
+    let responses = [Scripted::TokenRejected, Scripted::TokenRejected, Scripted::Written];
+    let world = World::in_env(env.clone(), responses).await;
+    let table = world.client.open_table("t").await.expect("scripted");
+    let (is_found, release) = world.script.hold("GetTableSchema");
+    let key = 7i32.to_le_bytes();
+    let write = async |timeout: Duration| {
+        let config = SessionConfig { timeout, ..SessionConfig::new(FlushMode::AutoSync) };
+        let session = world.client.session(config);
+        session.apply(&table, RowOpKind::Insert, &[ClientCell::Value(&key)], 0).await
+    };
+    let write_briefly = async {
+        is_found.await.expect("the other write fetches a token");
+        let begun = env.now().mono;
+        let failed = write(Duration::from_secs(1)).await.expect_err("there is no token");
+        let waited = env.now().mono.since(begun);
+        release.send(()).expect("the other write waits");
+        (failed, waited)
+    };
+    let (written, (failed, waited)) = tokio::join!(write(Duration::from_secs(60)), write_briefly);
+    assert_eq!(written, Ok(()));
+    assert_eq!(failed.kind, ErrorKind::TimedOut);
+    let text = "table t: another call's request for an authorization token has no reply; retry";
+    assert_eq!(failed.message, text);
+    assert!(waited < Duration::from_secs(2), "{waited:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

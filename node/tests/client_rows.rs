@@ -9,11 +9,13 @@ use std::sync::Arc;
 
 use arrow_array::{ArrayRef, Int64Array, RecordBatch, StringArray};
 use embedded::EmbeddedCluster;
-use futures_util::{StreamExt, TryStreamExt};
+use futures_util::{FutureExt, StreamExt, TryStreamExt};
 use nyala_client::predicate::Comparison;
 use nyala_client::rows::{BatchStream, FromRow, ToRow};
-use nyala_client::{Client, ClientError, ClientResult, DataType, FlushMode, RowOpKind, SessionConfig, Table};
-use nyala_common::env::testing::becomes;
+use nyala_client::{
+    Client, ClientConfig, ClientError, ClientResult, DataType, FlushMode, RowOpKind, SessionConfig, Table,
+};
+use nyala_common::env::testing::{HeldTasks, becomes};
 use quick_start::Person;
 
 /// A cluster and a client of it.
@@ -96,6 +98,36 @@ async fn discarded_rows_are_not_written() {
     writer.flush().await.expect("it is new");
     writer.upsert(&person(1, "buffered")).await.expect("it fits");
     assert_eq!(writer.discard().await.written, 1);
+    assert_eq!(sorted(&people).await, [person(1, "sent")]);
+    world.embedded.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn rows_of_a_dropped_writer_are_not_sent_while_a_flush_is_in_flight() {
+    let mut world = world().await;
+    world.people("people").await;
+    let tasks = world.embedded.env.tasks.clone();
+    let running = |name: &str| tasks.all().iter().filter(|task| task.name == name).count();
+    let mut env = world.embedded.env.clone();
+    let flushes = HeldTasks::install(&mut env, "session flush");
+    let timers = HeldTasks::install(&mut env, "session timer");
+    let config = ClientConfig::new(world.embedded.cluster.master_addresses());
+    let people = Client::connect(env, config).await.expect("a leader").open_table("people").await;
+    let people = people.expect("it exists");
+
+    let flush_interval = std::time::Duration::ZERO;
+    let config = SessionConfig { flush_interval, ..SessionConfig::new(FlushMode::AutoBackground) };
+    let mut writer = people.writer_with(config);
+    writer.upsert(&person(1, "sent")).await.expect("it fits");
+    assert!(writer.flush().now_or_never().is_none(), "the flush is held");
+    writer.upsert(&person(1, "dropped")).await.expect("it fits");
+    drop(writer);
+    timers.release_one();
+    timers.release_one();
+    assert!(becomes(&world.embedded.env, || running("session timer") == 0).await, "the timers end");
+    assert_eq!(running("session flush"), 1, "the timer of a dropped writer sends nothing");
+    flushes.release_one();
+    assert!(becomes(&world.embedded.env, || running("session flush") == 0).await, "the flush ends");
     assert_eq!(sorted(&people).await, [person(1, "sent")]);
     world.embedded.shutdown().await;
 }

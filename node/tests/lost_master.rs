@@ -109,7 +109,9 @@ async fn start(env: &Env, kind: ServerKind, flags: &Flags, settings: &[(&str, &s
     for (name, value) in [("webserver_port", "0")].iter().chain(settings) {
         flags.set(name, value).expect("a flag");
     }
-    startup::start(env, kind, Arc::new(flags)).await.expect("its directories")
+    let server = startup::start(env, kind, Arc::new(flags)).await.expect("its directories");
+    server.until_ready().await.expect("a sound catalog");
+    server
 }
 
 /// Starts a master with the directory `new`, and the tablet servers of the stopped cluster in `dir`.

@@ -111,7 +111,9 @@ async fn start(
     if kind == ServerKind::TabletServer {
         set("tserver_master_addrs", masters);
     }
-    startup::start(env, kind, Arc::new(flags)).await.expect("a free port and a sound directory")
+    let server = startup::start(env, kind, Arc::new(flags)).await.expect("a free port and a sound directory");
+    server.until_ready().await.expect("a sound catalog");
+    server
 }
 
 /// The last byte of the last log segment that is not zero.

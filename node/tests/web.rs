@@ -86,6 +86,45 @@ async fn pages_are_served() {
     assert_eq!(common.status.to_pb().bound_http_addresses[0].port, u32::from(web.local_addr().port()));
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn only_a_scraper_gets_text_where_kudu_has_json() {
+    let (env, common) = world();
+    let web = web::serve(&env, "127.0.0.1:0".parse().unwrap(), common).await.unwrap();
+    let mut lines = Vec::new();
+    for (path, accept) in [
+        ("/metrics", "*/*"),
+        ("/metrics", "text/plain"),
+        ("/metrics", "application/json, text/plain, */*"),
+        ("/jsonmetricz", "application/json, text/plain;version=0.0.4"),
+        ("/metrics", "text/plain;version=0.0.4;q=1,*/*;q=0.1"),
+        ("/jsonmetricz", "application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=1.0.0;q=0.3"),
+        ("/metrics_prometheus", "application/json"),
+    ] {
+        let request =
+            format!("GET {path} HTTP/1.1\r\nhost: x\r\naccept: {accept}\r\nconnection: close\r\n\r\n");
+        let response = send_request(&env, &web, &request).await;
+        let kind = response.lines().find_map(|line| line.strip_prefix("content-type: "));
+        lines.push(format!("{path} {accept}\n  {}\n", kind.unwrap_or(&response)));
+    }
+    expect_test::expect![[r#"
+        /metrics */*
+          application/json
+        /metrics text/plain
+          application/json
+        /metrics application/json, text/plain, */*
+          application/json
+        /jsonmetricz application/json, text/plain;version=0.0.4
+          application/json
+        /metrics text/plain;version=0.0.4;q=1,*/*;q=0.1
+          text/plain; version=0.0.4; charset=utf-8
+        /jsonmetricz application/openmetrics-text;version=1.0.0;q=0.5,text/plain;version=1.0.0;q=0.3
+          text/plain; version=0.0.4; charset=utf-8
+        /metrics_prometheus application/json
+          text/plain; version=0.0.4; charset=utf-8
+    "#]]
+    .assert_eq(&lines.concat());
+}
+
 /// Before the server exists, the port shows its progress and its settings.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_start_is_shown_from_its_first_moment() {

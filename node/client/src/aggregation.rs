@@ -7,6 +7,7 @@
 //! - Results are **partial**: each batch has the groups of some rows, and other batches may have the same groups. The
 //!   reader merges them: counts and sums are added, of minima and maxima the smallest and the largest counts.
 //! - An empty result has no group, also without group columns.
+//! - A group column or an aggregate that is named several times is asked for once, because servers refuse repeats.
 //! - It is a feature of nyala's tablet servers. Others refuse the scan with `Unsupported`; read rows then.
 
 use std::sync::Arc;
@@ -14,6 +15,8 @@ use std::sync::Arc;
 use engine::error::{Error, Result};
 use engine::schema::aggregation::{Aggregate, AggregateFunction, Aggregation};
 use engine::schema::{ColumnSchema, DataType, Schema};
+
+use nyala_proto::kudu::ColumnarRowBlockPb;
 
 /// Most digits of a DECIMAL.
 const DIGITS_MAX: u8 = 38;
@@ -76,27 +79,45 @@ impl ColumnAggregate {
 pub(crate) struct BoundAggregation {
     /// Columns that the servers read.
     pub(crate) read: Vec<ColumnSchema>,
+    /// Aggregation with each part once.
     pub(crate) aggregation: Arc<Aggregation>,
-    /// Columns of the result.
+    /// Columns of the result, repeats included.
     pub(crate) output: Vec<ColumnSchema>,
+    /// Positions of those columns among the columns of the servers' replies.
+    positions: Vec<usize>,
 }
 
 impl BoundAggregation {
     /// Binds an aggregation. Fails with `NotFound` for an unknown column, and with `Unsupported` for a function that a
     /// column's type does not have.
     pub(crate) fn new(schema: &Schema, spec: &AggregationSpec) -> Result<BoundAggregation> {
-        let mut bound =
-            BoundAggregation { read: Vec::new(), aggregation: Arc::default(), output: Vec::new() };
+        let mut bound = BoundAggregation {
+            read: Vec::new(),
+            aggregation: Arc::default(),
+            output: Vec::new(),
+            positions: Vec::new(),
+        };
         let mut aggregation = Aggregation::default();
         for name in &spec.group_by {
-            aggregation.group_by.push(bound.position(schema, name)?);
+            let column = bound.position(schema, name)?;
+            bound.positions.push(add_once(&mut aggregation.group_by, column));
         }
+        let groups = aggregation.group_by.len();
         for aggregate in &spec.aggregates {
             let column = aggregate.column.as_ref().map(|name| bound.position(schema, name)).transpose()?;
-            aggregation.aggregates.push(Aggregate { function: aggregate.function, column });
+            let aggregate = Aggregate { function: aggregate.function, column };
+            bound.positions.push(groups + add_once(&mut aggregation.aggregates, aggregate));
         }
         bound.bind_output(aggregation)?;
         Ok(bound)
+    }
+
+    /// Repeats the columns of a reply that the result has several times.
+    pub(crate) fn repeat_columns(&self, reply: &mut ColumnarRowBlockPb) {
+        // A reply with another number of columns is malformed, unless it has no rows.
+        if reply.columns.len() == self.aggregation.group_by.len() + self.aggregation.aggregates.len() {
+            reply.columns = self.positions.iter().map(|at| reply.columns[*at]).collect();
+        }
     }
 
     /// Returns the position of a column among those that are read.
@@ -117,6 +138,7 @@ impl BoundAggregation {
         let is_sum = |aggregate: &Aggregate| aggregate.function == AggregateFunction::Sum;
         let aggregates = aggregation.aggregates.iter().map(|one| (one.column, is_sum(one)));
         let sources = groups.chain(aggregates);
+        let mut columns = Vec::with_capacity(results.len());
         for (result, (source, is_sum)) in results.into_iter().zip(sources) {
             let mut column = ColumnSchema::new(0, &result.name, result.ty);
             column.nullable = result.nullable;
@@ -126,15 +148,27 @@ impl BoundAggregation {
                     column.attributes.precision = DIGITS_MAX;
                 }
             }
-            self.output.push(column);
+            columns.push(column);
         }
+        self.output = self.positions.iter().map(|at| columns[*at].clone()).collect();
         self.aggregation = Arc::new(aggregation);
         Ok(())
     }
 }
 
+/// Adds a part unless it is there; returns its position.
+fn add_once<T: PartialEq>(parts: &mut Vec<T>, part: T) -> usize {
+    let found = parts.iter().position(|known| *known == part);
+    found.unwrap_or_else(|| {
+        parts.push(part);
+        parts.len() - 1
+    })
+}
+
 #[cfg(test)]
 mod tests {
+    use nyala_proto::kudu::columnar_row_block_pb::Column;
+
     use super::*;
     use crate::arrow::arrow_schema;
 
@@ -199,6 +233,23 @@ mod tests {
             sum(area): Float64?
         "#]]
         .assert_eq(&(shown.join("\n") + "\n"));
+    }
+
+    #[test]
+    fn a_repeated_part_is_asked_for_once() {
+        // As SQL's mean beside a number and a sum of values.
+        let of = |column| [ColumnAggregate::count(column), ColumnAggregate::sum_as_double(column)];
+        let aggregates = [&of("k")[..], &of("k"), &[ColumnAggregate::sum("k")]].concat();
+        let bound = bind(&["price", "k", "price"], aggregates).expect("all have results");
+        assert_eq!((bound.aggregation.group_by.len(), bound.aggregation.aggregates.len()), (2, 3));
+        let names: Vec<&str> = bound.output.iter().map(|column| column.name.as_str()).collect();
+        let parts = ["count(k)", "sum(k)", "count(k)", "sum(k)", "sum(k)"];
+        assert_eq!(names, [&["price", "k", "price"][..], &parts].concat());
+        let column = |sidecar| Column { data_sidecar: Some(sidecar), ..Column::default() };
+        let mut reply = ColumnarRowBlockPb { columns: (0..5).map(column).collect(), ..Default::default() };
+        bound.repeat_columns(&mut reply);
+        let sidecars: Vec<i32> = reply.columns.iter().map(Column::data_sidecar).collect();
+        assert_eq!(sidecars, [0, 1, 0, 2, 3, 2, 3, 4]);
     }
 
     #[test]

@@ -504,7 +504,10 @@ impl Scanner {
             self.snapshot = message.snap_timestamp;
         }
         self.bytes += sidecars.iter().map(|sidecar| sidecar.len() as u64).sum::<u64>();
-        let block = message.columnar_data.clone().unwrap_or_default();
+        let mut block = message.columnar_data.clone().unwrap_or_default();
+        if let Some(aggregation) = &self.aggregation {
+            aggregation.repeat_columns(&mut block);
+        }
         let batch = arrow::batch_from_pb(&block, &sidecars, &self.columns, &self.schema)?;
         let batch = self.limited(batch);
         let open = self.open.as_mut().expect("a response comes from an open tablet");

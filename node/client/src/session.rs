@@ -113,6 +113,8 @@ pub struct RowReceipt {
 #[derive(Clone)]
 pub struct Session {
     shared: Arc<Shared>,
+    /// Held by the clones only. Flushes in flight hold `shared`, also after the last clone is dropped.
+    clones: Arc<()>,
 }
 
 struct Shared {
@@ -188,7 +190,7 @@ impl Client {
     pub fn session(&self, config: SessionConfig) -> Session {
         let client = self.clone();
         let shared = Shared { client, config, state: Mutex::default(), flush_done: Notify::new() };
-        Session { shared: Arc::new(shared) }
+        Session { shared: Arc::new(shared), clones: Arc::default() }
     }
 }
 
@@ -207,7 +209,7 @@ impl Session {
         cells: &[ClientCell<'_>],
         tag: u64,
     ) -> Result<()> {
-        let deadline = self.deadline();
+        let deadline = self.shared.deadline();
         loop {
             match self.buffer_row(table, kind, cells, tag)? {
                 PutOutcome::Buffered => return Ok(()),
@@ -321,10 +323,6 @@ impl Session {
         std::mem::take(&mut self.shared.state.lock().receipts)
     }
 
-    fn deadline(&self) -> Instant {
-        self.shared.client.env().now().mono.after(self.shared.config.timeout)
-    }
-
     fn buffer_row(
         &self,
         table: &Table,
@@ -344,7 +342,7 @@ impl Session {
         if state.tables.get(table.id()).is_some_and(is_old) {
             // Buffered rows are encoded in the earlier schema, or for tablets that may be dropped by now. They are sent
             // first, and this row is for the tablets of today.
-            self.send(state);
+            self.shared.send(state);
             state.tables.remove(table.id());
         }
         if !state.tables.contains_key(table.id()) {
@@ -370,8 +368,8 @@ impl Session {
         state.buffered += row_bytes;
         let is_full = state.buffered >= self.shared.config.watermark();
         match self.shared.config.mode {
-            FlushMode::AutoSync => self.send(state),
-            FlushMode::AutoBackground if is_full => self.send(state),
+            FlushMode::AutoSync => self.shared.send(state),
+            FlushMode::AutoBackground if is_full => self.shared.send(state),
             FlushMode::AutoBackground if is_first => self.start_timer(state.epoch),
             FlushMode::AutoBackground | FlushMode::Manual => {}
         }
@@ -392,7 +390,7 @@ impl Session {
         let is_replaced =
             |open: &TabletBuffer| open.tablet.id != tablet.id && open.tablet.overlaps(&tablet.partition);
         if buffer.tablets.values().any(is_replaced) {
-            self.send(&mut state);
+            self.shared.send(&mut state);
         }
         let buffer = state.tables.get_mut(table.id()).expect("sending keeps it");
         buffer.tablets.retain(|_, open| !is_replaced(open));
@@ -424,26 +422,32 @@ impl Session {
 
     fn start_timer(&self, epoch: u64) {
         // Weak: rows of a session that is dropped must not be sent later, over what others wrote meanwhile.
-        let shared = Arc::downgrade(&self.shared);
+        let (shared, clones) = (Arc::downgrade(&self.shared), Arc::downgrade(&self.clones));
         let env = self.shared.client.env().clone();
         let interval = self.shared.config.flush_interval;
         self.shared.client.env().spawn("session timer", async move {
             env.sleep(interval).await;
-            let Some(shared) = shared.upgrade() else { return };
-            let session = Session { shared };
-            let mut state = session.shared.state.lock();
+            let (Some(shared), Some(_clone)) = (shared.upgrade(), clones.upgrade()) else { return };
+            let mut state = shared.state.lock();
             if state.epoch == epoch {
-                session.send(&mut state);
+                shared.send(&mut state);
             }
         });
     }
 
     /// Sends all buffered rows.
     fn begin_flush(&self) {
-        self.send(&mut self.shared.state.lock());
+        self.shared.send(&mut self.shared.state.lock());
+    }
+}
+
+impl Shared {
+    fn deadline(&self) -> Instant {
+        self.client.env().now().mono.after(self.config.timeout)
     }
 
-    fn send(&self, state: &mut State) {
+    /// Sends all buffered rows. The task of the flush holds no clone of the session.
+    fn send(self: &Arc<Shared>, state: &mut State) {
         if state.buffered == 0 {
             return;
         }
@@ -459,27 +463,27 @@ impl Session {
                 }
             }
         }
-        let session = self.clone();
-        self.shared.client.env().spawn("session flush", async move {
-            join_all(batches.into_iter().map(|(table, tablet)| session.write(table, tablet))).await;
-            let mut state = session.shared.state.lock();
+        let shared = self.clone();
+        self.client.env().spawn("session flush", async move {
+            join_all(batches.into_iter().map(|(table, tablet)| shared.write(table, tablet))).await;
+            let mut state = shared.state.lock();
             state.in_flight -= bytes;
             state.flushes -= 1;
             drop(state);
-            session.shared.flush_done.notify_waiters();
+            shared.flush_done.notify_waiters();
         });
     }
 
     async fn write(&self, table: Table, buffer: TabletBuffer) {
         let TabletBuffer { tablet, writer, tags, mut waiter } = buffer;
         let (rows, indirect) = writer.finish();
-        let consistency = self.shared.config.consistency;
+        let consistency = self.config.consistency;
         let batch = WriteBatch { rows: Bytes::from(rows), indirect: Bytes::from(indirect), consistency };
-        let written = self.shared.client.write_batch(&table, tablet, &batch, self.deadline()).await;
-        let mut state = self.shared.state.lock();
+        let written = self.client.write_batch(&table, tablet, &batch, self.deadline()).await;
+        let mut state = self.state.lock();
         match written {
             Ok(done) => {
-                if self.shared.config.receipts {
+                if self.config.receipts {
                     state.keep_receipts(&tags, &done);
                 }
                 let failed = done.refused.len() as u64 + done.ignored;

@@ -187,21 +187,27 @@ fn by_table_name(name: &str) -> TableIdentifierPb {
     TableIdentifierPb { table_id: None, table_name: Some(name.to_string()) }
 }
 
+fn by_table_id(id: Bytes) -> TableIdentifierPb {
+    TableIdentifierPb { table_id: Some(id), table_name: None }
+}
+
 impl Client {
     /// Creates a table and waits until all its tablets are running.
     pub async fn create_table(&self, create: &CreateTable) -> Result<Table> {
         let deadline = self.deadline();
         let request = create.to_pb();
         let masters = &self.shared.masters;
-        let _: CreateTableResponsePb =
+        let created: CreateTableResponsePb =
             masters.call("CreateTable", &request, deadline, &create.features()).await?;
+        // By its id: another client may drop the table meanwhile, and create one of its name.
+        let table = created.table_id.map_or_else(|| by_table_name(&create.name), by_table_id);
         let mut backoff = Backoff::new(deadline);
         loop {
-            let request = IsCreateTableDoneRequestPb { table: by_table_name(&create.name) };
+            let request = IsCreateTableDoneRequestPb { table: table.clone() };
             let done: IsCreateTableDoneResponsePb =
                 masters.call("IsCreateTableDone", &request, deadline, &[]).await?;
             if done.done() {
-                return self.open_table(&create.name).await;
+                return self.open(table).await;
             }
             let waiting = Error::not_ready("some tablets are not running yet");
             backoff.failed(self.env(), &format!("creating table {}", create.name), waiting).await?;
@@ -214,7 +220,8 @@ impl Client {
     }
 
     pub(super) async fn open(&self, table: TableIdentifierPb) -> Result<Table> {
-        let name = table.table_name.clone().unwrap_or_default();
+        let id = || table.table_id.as_ref().map(|id| String::from_utf8_lossy(id).into_owned());
+        let name = table.table_name.clone().or_else(id).unwrap_or_default();
         let request = GetTableSchemaRequestPb { table };
         let masters = &self.shared.masters;
         let reply: GetTableSchemaResponsePb = masters
@@ -226,7 +233,17 @@ impl Client {
 
     /// Drops a table. Fails with `NotFound` if it does not exist.
     pub async fn delete_table(&self, name: &str) -> Result<()> {
-        let request = DeleteTableRequestPb { table: by_table_name(name), ..Default::default() };
+        self.delete(by_table_name(name)).await
+    }
+
+    /// Drops a table by its id, whatever its name is now. Fails with `NotFound` if it does not exist, also if another
+    /// table has its name.
+    pub async fn delete_table_by_id(&self, id: &str) -> Result<()> {
+        self.delete(by_table_id(Bytes::copy_from_slice(id.as_bytes()))).await
+    }
+
+    async fn delete(&self, table: TableIdentifierPb) -> Result<()> {
+        let request = DeleteTableRequestPb { table, ..Default::default() };
         let deadline = self.deadline();
         let _: DeleteTableResponsePb =
             self.shared.masters.call("DeleteTable", &request, deadline, &[]).await?;
@@ -271,7 +288,7 @@ impl Client {
         let deadline = self.deadline();
         let ranges =
             steps.iter().any(|step| matches!(step, AlterStep::AddRange(_) | AlterStep::DropRange(_)));
-        let by_id = TableIdentifierPb { table_id: Some(table.id_bytes()), table_name: None };
+        let by_id = by_table_id(table.id_bytes());
         let request = AlterTableRequestPb {
             table: by_id.clone(),
             alter_schema_steps: steps.iter().map(|step| step_to_pb(table, step)).collect(),

@@ -192,7 +192,14 @@ impl Client {
         deadline: Instant,
     ) -> Result<()> {
         let tokens = &self.shared.authz_tokens;
-        let _fetching = tokens.fetching.lock().await;
+        // The call that fetches a token may have a later deadline than this one.
+        let wait = deadline.since(self.env().now().mono);
+        let Some(_fetching) = self.env().timeout(wait, tokens.fetching.lock()).await else {
+            return Err(Error::timed_out(format!(
+                "table {}: another call's request for an authorization token has no reply; retry",
+                table.name()
+            )));
+        };
         let current = tokens.get(table.id());
         if current.is_some() && current.as_ref() != rejected {
             return Ok(());

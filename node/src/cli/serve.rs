@@ -14,7 +14,7 @@ use crate::dirs::ServerKind;
 use crate::server::clock_watch::TimeSource;
 use crate::server::cluster::{Cluster, ClusterConfig, PortAssignment};
 use crate::server::flags::{FlagSpec, FlagState, Flags};
-use crate::server::startup;
+use crate::server::startup::{self, RunningServer};
 use nyala_common::env::{BoxFuture, Env};
 
 /// One of the serving commands.
@@ -161,8 +161,7 @@ async fn one(
         ready = startup::wait_clock(env, kind, &flags) => ready.map_err(ExitError::clock)?,
     }
     let server = startup::start(env, kind, flags).await.map_err(ExitError::start)?;
-    report(ServiceState::Ready);
-    let ended = until(stop, server.failed()).await;
+    let ended = serve_until(stop, &server, report).await;
     report(ServiceState::Stopping);
     tracing::info!("stopping");
     server.shutdown().await;
@@ -173,15 +172,31 @@ async fn one(
     }
 }
 
+/// Reports when the server is ready. Returns `Ok` when `stop` is ready, or the failure if that comes first.
+async fn serve_until(
+    mut stop: BoxFuture<'static, ()>,
+    server: &RunningServer,
+    report: &ReportState,
+) -> Result<(), ExitError> {
+    tokio::select! {
+        biased;
+        () = &mut stop => return Ok(()),
+        ready = server.until_ready() => ready.map_err(ExitError::start)?,
+    }
+    report(ServiceState::Ready);
+    until(stop, server.failed()).await
+}
+
 async fn up(
     env: &Env,
     config: &ClusterConfig,
-    stop: BoxFuture<'static, ()>,
+    mut stop: BoxFuture<'static, ()>,
     report: &ReportState,
 ) -> Result<(), ExitError> {
     config.check().map_err(ExitError::usage)?;
     config.check_flags(env).await.map_err(ExitError::usage)?;
-    let mut cluster = Cluster::start(env, config).await.map_err(ExitError::start)?;
+    let started = Cluster::start_unless(env, config, &mut stop).await.map_err(ExitError::start)?;
+    let Some(mut cluster) = started else { return Ok(()) };
     print(&welcome(&cluster, config));
     report(ServiceState::Ready);
     let ended = until(stop, cluster.failed()).await;
@@ -223,4 +238,103 @@ fn welcome(cluster: &Cluster, config: &ClusterConfig) -> String {
          Stop with Ctrl-C.\n"
     ));
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use engine::sync::Mutex;
+    use engine::time::{ClockReading, Instant};
+    use nyala_common::env::testing::{MemDisks, SteadyClock};
+    use nyala_common::env::{Clock, ClockSync, mem_net};
+    use tokio::sync::Notify;
+
+    use super::*;
+
+    const PLENTY: u64 = 1 << 40;
+
+    /// A clock that nothing keeps right from a time on.
+    struct LostClock {
+        steady: SteadyClock,
+        lost_at: Instant,
+    }
+
+    impl Clock for LostClock {
+        fn now(&self) -> ClockReading {
+            self.steady.now()
+        }
+
+        fn sleep_until(&self, until: Instant) -> BoxFuture<'static, ()> {
+            self.steady.sleep_until(until)
+        }
+
+        fn synchronisation(&self) -> ClockSync {
+            match self.now().mono < self.lost_at {
+                true => ClockSync::Synchronised { error_micros: 100 },
+                false => ClockSync::Unsynchronised,
+            }
+        }
+    }
+
+    /// Returns an environment whose clock is right for `right_for`, and its disks.
+    fn world(right_for: Duration) -> (Env, MemDisks) {
+        let env = mem_net::env();
+        let disks = MemDisks::default();
+        let lost_at = env.now().mono.after(right_for);
+        let clock = Arc::new(LostClock { steady: SteadyClock(env.clock.clone()), lost_at });
+        (Env { disks: Arc::new(disks.clone()), clock, ..env }, disks)
+    }
+
+    /// Runs a single master until it is ready, or for `patience`. Returns the states that it reported.
+    async fn run_master(env: &Env, patience: Duration) -> Result<Vec<ServiceState>, ExitError> {
+        let flags = Flags::new();
+        for (name, value) in [
+            ("fs_wal_dir", "wal"),
+            ("fs_data_dirs", "data"),
+            ("rpc_bind_addresses", "127.0.0.1:7051"),
+            ("webserver_enabled", "false"),
+            ("block_cache_capacity_mb", "16"),
+            ("time_source", "system"),
+        ] {
+            flags.set(name, value).expect("a valid flag");
+        }
+        let (states, is_ready) = (Arc::<Mutex<Vec<ServiceState>>>::default(), Arc::new(Notify::new()));
+        let (reported, ready) = (states.clone(), is_ready.clone());
+        let report = move |state| {
+            reported.lock().push(state);
+            if state == ServiceState::Ready {
+                ready.notify_one();
+            }
+        };
+        let clock = env.clone();
+        let stop = Box::pin(async move {
+            clock.timeout(patience, is_ready.notified()).await;
+        });
+        one(env, ServerKind::Master, Arc::new(flags), stop, &report).await?;
+        Ok(std::mem::take(&mut *states.lock()))
+    }
+
+    /// A single master opens a term at each start, for which it needs space.
+    #[tokio::test(start_paused = true)]
+    async fn a_master_that_waits_for_space_stops_when_it_is_told_to() {
+        let (env, disks) = world(Duration::MAX);
+        let patience = Duration::from_secs(30);
+        let served = Ok(vec![ServiceState::Ready, ServiceState::Stopping]);
+        assert_eq!(run_master(&env, patience).await, served);
+        disks.disk("data").set_free(0);
+        assert_eq!(run_master(&env, patience).await, Ok(vec![ServiceState::Stopping]));
+        disks.disk("data").set_free(PLENTY);
+        assert_eq!(run_master(&env, patience).await, served);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_master_that_waits_for_space_ends_without_a_right_clock() {
+        let (env, disks) = world(Duration::from_secs(60));
+        run_master(&env, Duration::from_secs(30)).await.expect("it serves");
+        disks.disk("data").set_free(0);
+        let error = run_master(&env, Duration::from_secs(3600)).await.expect_err("the clock is lost");
+        assert_eq!(error.code, 6);
+        assert!(error.message.contains("the machine's clock is not synchronised"), "{error}");
+    }
 }

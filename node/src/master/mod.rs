@@ -121,16 +121,27 @@ pub struct RunningMaster {
     env: Env,
     /// Deadline of a leadership transfer at shutdown.
     transfer_timeout: Duration,
+    /// True if the cluster has no other master.
+    is_alone: bool,
     stopped: AtomicBool,
     bell: Notify,
 }
 
-/// Opens the master's directories and starts to serve. A single master leads and has its catalog when this returns. One
-/// of several continues in the background: it waits for the others if the cluster is new, opens the system tablet, and
-/// follows or leads.
+/// Starts a master and waits until it is ready; see [`start`] and [`RunningMaster::until_ready`].
+pub async fn run(env: Env, config: MasterConfig) -> Result<RunningMaster> {
+    let running = start(env, config).await?;
+    if let Err(error) = running.until_ready().await {
+        running.shutdown().await;
+        return Err(error);
+    }
+    Ok(running)
+}
+
+/// Opens the master's directories and starts to serve. The master continues in the background: it waits for the others
+/// if the cluster is new, opens the system tablet, and follows or leads.
 ///
-/// Fails if the directories belong to another server, an address is in use, or the system tablet cannot be read.
-pub async fn run(env: Env, mut config: MasterConfig) -> Result<RunningMaster> {
+/// Fails if the directories belong to another server, or an address is in use.
+pub async fn start(env: Env, mut config: MasterConfig) -> Result<RunningMaster> {
     let mut env = bounded_clock::bounded(env, config.clock_rule);
     let clock = ServerClock::new(&env, config.max_clock_ahead_us);
     let locator =
@@ -178,20 +189,9 @@ pub async fn run(env: Env, mut config: MasterConfig) -> Result<RunningMaster> {
     opening.tasks.lock().push(env.spawn("clock", async move { clock.watch(&clock_env, rule).await }));
     let opened = opening.opened.clone();
     common.checks.register(move |checks| checks.push(leader_check(&opened)));
-    let alone = opening.config.masters.len() <= 1;
     let running = opening.running(rpc, web);
-    if alone {
-        opening.open().await;
-        running.leadership.until_leading().await;
-    } else {
-        let (tasks, env) = (opening.tasks.clone(), env.clone());
-        let task = env.spawn("master opening", async move { opening.open().await });
-        tasks.lock().push(task);
-    }
-    if let Some(error) = running.failure() {
-        running.shutdown().await;
-        return Err(error);
-    }
+    let task = env.spawn("master opening", async move { opening.open().await });
+    running.tasks.lock().push(task);
     tracing::info!(uuid = %running.uuid, rpc_addr = %running.rpc_addr, "the master serves");
     Ok(running)
 }
@@ -306,6 +306,7 @@ impl SystemTabletStartup {
             tasks: self.tasks.clone(),
             env: self.env.clone(),
             transfer_timeout: self.config.raft.election_timeout(),
+            is_alone: self.config.masters.len() <= 1,
             stopped: AtomicBool::new(false),
             bell: Notify::new(),
         }
@@ -489,6 +490,16 @@ impl RunningMaster {
         self.leadership.catalog().is_ok()
     }
 
+    /// Waits until a single master leads and has its catalog; one of several depends on the others and is ready at
+    /// once. Fails if the system tablet cannot be read. A master without space for its term is not ready until there
+    /// is some.
+    pub async fn until_ready(&self) -> Result<()> {
+        if self.is_alone {
+            self.leadership.until_leading().await;
+        }
+        self.failure().map_or(Ok(()), Err)
+    }
+
     /// Returns the error that failed this master, if any.
     pub fn failure(&self) -> Option<Error> {
         self.leadership.failure().or_else(|| self.opened.get()?.failure())
@@ -508,8 +519,7 @@ impl RunningMaster {
             self.env.timeout(SHUTDOWN_GRACE, catalog.stop()).await;
         }
         self.leadership.stop();
-        let tasks = std::mem::take(&mut *self.tasks.lock());
-        self.env.end(&tasks).await;
+        self.end_tasks().await;
         self.common.close_logs().await;
         if let Some(replica) = self.opened.get() {
             drop(replica.stop().await);
@@ -518,6 +528,17 @@ impl RunningMaster {
         drop(self.web.lock().take());
         self.stopped.store(true, Ordering::Release);
         self.bell.notify_waiters();
+    }
+
+    /// Ends the background tasks, also those that the opening of the system tablet starts meanwhile.
+    async fn end_tasks(&self) {
+        loop {
+            let tasks = std::mem::take(&mut *self.tasks.lock());
+            if tasks.is_empty() {
+                return;
+            }
+            self.env.end(&tasks).await;
+        }
     }
 
     /// Waits until the master has stopped.

@@ -1,7 +1,7 @@
 //! Common parts of masters and tablet servers: flags, identity, the GenericService, the web port.
 //!
 //! ```text
-//! main, cli ── flags ──▶ configuration of the server ──▶ tserver::run, master::run
+//! main, cli ── flags ──▶ configuration of the server ──▶ tserver::run, master::start
 //!                                                           │ each begins with
 //!                      ServerContext::new, dirs::open ◀─────┘ listen, GenericService, web::serve
 //! ```

@@ -63,6 +63,17 @@ impl RunningServer {
         }
     }
 
+    /// Waits until the server can do its work, as far as that depends on no other server: a single master leads. Fails
+    /// if it never can.
+    pub async fn until_ready(&self) -> Result<()> {
+        let RunningServer::Master(master) = self else { return Ok(()) };
+        tokio::select! {
+            biased;
+            ready = master.until_ready() => ready,
+            error = self.failed() => Err(error),
+        }
+    }
+
     /// Waits until the server cannot do its work any more and returns the reason; it should be stopped then. A tablet
     /// server continues with its other tablets, a master needs its catalog.
     pub async fn failed(&self) -> Error {
@@ -136,12 +147,13 @@ pub async fn check(env: &Env, kind: ServerKind, flags: &Arc<Flags>) -> Result<()
     }
 }
 
-/// Starts a server with the given flags.
+/// Starts a server with the given flags. It serves, and continues its start in the background:
+/// [`RunningServer::until_ready`] waits for that.
 pub async fn start(env: &Env, kind: ServerKind, flags: Arc<Flags>) -> Result<RunningServer> {
     let running = match kind {
         ServerKind::Master => {
             let config = master_config(env, &flags).await?;
-            RunningServer::Master(Box::new(master::run(env.clone(), config).await?))
+            RunningServer::Master(Box::new(master::start(env.clone(), config).await?))
         }
         ServerKind::TabletServer => {
             let config = tserver_config(env, &flags).await?;

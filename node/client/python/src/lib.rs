@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The interpreter's lock is released while a call waits ([`wait`]). Signals are looked at while it does, so that
-//! Ctrl-C ends a call; what it had open on servers is closed.
+//! Ctrl-C ends a call; what it had open on servers is closed. A write ends once no row of it is in flight.
 
 mod client;
 mod error;

@@ -38,8 +38,8 @@ pub(crate) fn write(
     rows: &Bound<'_, PyAny>,
 ) -> PyResult<WriteResult> {
     let mut write = Write { py, table, kind, writer: table.writer() };
-    if let Err(error) = write.rows(rows) {
-        // What is on the way must not arrive after what the caller writes next.
+    if let Err(error) = write.rows(rows).and_then(|()| write.flush()) {
+        // Rows in flight must not arrive after what the caller writes next.
         wait(py, write.writer.discard())?;
         return Err(error);
     }
@@ -66,6 +66,11 @@ impl Write<'_> {
         } else {
             rows.try_iter()?.try_for_each(|row| self.row(&row?))
         }
+    }
+
+    /// Sends all rows and waits for their results. Unlike the end of the writer, an interrupted flush leaves the writer.
+    fn flush(&mut self) -> PyResult<()> {
+        wait(self.py, self.writer.flush())?.map_err(raised)
     }
 
     fn arrow(&mut self, rows: &Bound<'_, PyAny>) -> PyResult<()> {

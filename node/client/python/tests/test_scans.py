@@ -3,6 +3,7 @@
 import _thread
 import signal
 import threading
+import time
 
 import nyala
 import pytest
@@ -100,6 +101,31 @@ def test_an_interrupt_ends_a_call(cluster):
             nyala.connect("127.0.0.1:%d" % silent.getsockname()[1], timeout=60)
         timer.join()
         signal.signal(signal.SIGINT, before)
+
+
+def test_an_interrupted_write_ends_after_its_rows(cluster, table):
+    """Ctrl-C while a call waits for its last results: its rows must not arrive after what is written next."""
+    table.upsert({"k": 1, "v": "first"})
+    continued = threading.Event()
+
+    def interrupt():
+        _thread.interrupt_main()
+        time.sleep(0.3)
+        continued.set()
+        cluster._process.send_signal(signal.SIGCONT)
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    timer = threading.Timer(0.2, interrupt)
+    cluster._process.send_signal(signal.SIGSTOP)
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        table.upsert({"k": 1, "v": "old"})
+    is_answered = continued.is_set()
+    timer.join()
+    signal.signal(signal.SIGINT, before)
+    assert is_answered, "the call ended while its row was in flight"
+    table.upsert({"k": 1, "v": "new"})
+    assert list(table.scan(your_writes=True)) == [{"k": 1, "v": "new"}]
 
 
 def test_the_interpreter_runs_while_a_call_waits():

@@ -14,7 +14,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use crate::dirs::ServerKind;
 use crate::server::flags::Flags;
 use crate::server::startup::{self, RunningServer};
-use nyala_common::env::Env;
+use nyala_common::env::{BoxFuture, Env};
 
 /// Longest wait for tablet servers to register with the masters.
 const REGISTRATION_TIME_MAX: Duration = Duration::from_secs(30);
@@ -110,18 +110,47 @@ impl Cluster {
     /// Starts the masters, then the tablet servers, and waits until all are registered, so that tables can be created
     /// at once. If a server cannot start, the running ones are stopped.
     pub async fn start(env: &Env, config: &ClusterConfig) -> Result<Cluster> {
-        config.check()?;
-        let mut cluster = Cluster { masters: Vec::new(), tablet_servers: Vec::new() };
-        match cluster.start_all(env, config).await {
-            Ok(()) => Ok(cluster),
-            Err(error) => {
-                cluster.shutdown().await;
-                Err(error)
-            }
-        }
+        let mut never: BoxFuture<'static, ()> = Box::pin(std::future::pending());
+        let started = Cluster::start_unless(env, config, &mut never).await?;
+        Ok(started.expect("nothing stops the start"))
     }
 
-    async fn start_all(&mut self, env: &Env, config: &ClusterConfig) -> Result<()> {
+    /// As [`Cluster::start`]. If `stop` is ready first, the running servers are stopped, and there is no cluster.
+    pub async fn start_unless(
+        env: &Env,
+        config: &ClusterConfig,
+        stop: &mut BoxFuture<'static, ()>,
+    ) -> Result<Option<Cluster>> {
+        config.check()?;
+        let mut cluster = Cluster { masters: Vec::new(), tablet_servers: Vec::new() };
+        let started = cluster.start_all(env, config, stop).await;
+        if started != Ok(true) {
+            cluster.shutdown().await;
+        }
+        started.map(|all_run| all_run.then_some(cluster))
+    }
+
+    /// Starts all servers; returns false if `stop` is ready first. The start of a server is not dropped halfway: only
+    /// running servers can be stopped in order.
+    async fn start_all(
+        &mut self,
+        env: &Env,
+        config: &ClusterConfig,
+        stop: &mut BoxFuture<'static, ()>,
+    ) -> Result<bool> {
+        self.start_masters(env, config).await?;
+        if !ends_before(stop, self.wait_for_masters()).await? {
+            return Ok(false);
+        }
+        self.start_tablet_servers(env, config).await?;
+        let registration = async {
+            let met = env.timeout(REGISTRATION_TIME_MAX, self.wait_for_registration(env)).await;
+            met.unwrap_or_else(|| Err(Error::not_ready("the tablet servers do not reach the masters")))
+        };
+        ends_before(stop, registration).await
+    }
+
+    async fn start_masters(&mut self, env: &Env, config: &ClusterConfig) -> Result<()> {
         let reserved = reserve(env, config).await?;
         for at in 0..config.masters {
             let flags = settings(config, ServerKind::Master, at)?;
@@ -133,6 +162,10 @@ impl Cluster {
             let master = startup::start(env, ServerKind::Master, Arc::new(flags)).await;
             self.masters.push(master.map_err(|error| error.context(format_args!("master-{}", at + 1)))?);
         }
+        Ok(())
+    }
+
+    async fn start_tablet_servers(&mut self, env: &Env, config: &ClusterConfig) -> Result<()> {
         let addresses = self.master_addresses().join(",");
         for at in 0..config.tablet_servers {
             let flags = settings(config, ServerKind::TabletServer, at)?;
@@ -141,8 +174,14 @@ impl Cluster {
             self.tablet_servers
                 .push(server.map_err(|error| error.context(format_args!("tserver-{}", at + 1)))?);
         }
-        let met = env.timeout(REGISTRATION_TIME_MAX, self.wait_for_registration(env)).await;
-        met.unwrap_or_else(|| Err(Error::not_ready("the tablet servers do not reach the masters")))
+        Ok(())
+    }
+
+    async fn wait_for_masters(&self) -> Result<()> {
+        for (number, master) in (1..).zip(&self.masters) {
+            master.until_ready().await.map_err(|error| error.context(format_args!("master-{number}")))?;
+        }
+        Ok(())
     }
 
     /// Waits until every master has a heartbeat of every tablet server, and one master leads.
@@ -185,6 +224,18 @@ impl Cluster {
         for server in self.tablet_servers.drain(..).chain(self.masters.drain(..)) {
             server.shutdown().await;
         }
+    }
+}
+
+/// Waits until `work` ends; returns false if `stop` is ready first.
+async fn ends_before(
+    stop: &mut BoxFuture<'static, ()>,
+    work: impl Future<Output = Result<()>>,
+) -> Result<bool> {
+    tokio::select! {
+        biased;
+        () = stop => Ok(false),
+        done = work => done.map(|()| true),
     }
 }
 

@@ -17,7 +17,7 @@ use crate::server::flags::Flags;
 use crate::server::startup::{self, RunningServer};
 use nyala_client::{Client, ClientConfig, CreateTable, FlushMode, ScanSpec, SessionConfig, Table};
 use nyala_common::env::testing::{MemDisks, SteadyClock};
-use nyala_common::env::{Env, mem_net};
+use nyala_common::env::{BoxFuture, Env, mem_net};
 use nyala_common::rpc::client::{CallOptions, Proxy};
 use nyala_proto::kudu::HostPortPb;
 use nyala_proto::kudu::app_status_pb::ErrorCode;
@@ -79,7 +79,9 @@ impl Cluster {
 
     async fn server(&self, kind: ServerKind, at: usize) -> RunningServer {
         let flags = self.config.server_flags(kind, at).expect("valid flags");
-        startup::start(&self.env, kind, Arc::new(flags)).await.expect("the server starts")
+        let server = startup::start(&self.env, kind, Arc::new(flags)).await.expect("the server starts");
+        server.until_ready().await.expect("its catalog is sound");
+        server
     }
 
     pub(super) fn met(&self) -> bool {
@@ -195,6 +197,28 @@ async fn another_master_continues_after_the_leader_stops() {
     assert_eq!(names, ["after 1", "after 2", "first"]);
     assert_eq!(count(&table).await, Ok(100));
     cluster.shutdown().await;
+}
+
+/// A single master opens a term at each start, for which it needs space.
+#[tokio::test(start_paused = true)]
+async fn a_cluster_whose_master_waits_for_space_stops_when_it_is_told_to() {
+    let mut cluster = Cluster::empty(1, 1);
+    let disks = MemDisks::default();
+    cluster.env.disks = Arc::new(disks.clone());
+    let start = async || {
+        let clock = cluster.env.clone();
+        let mut stop: BoxFuture<'static, ()> = Box::pin(async move { clock.sleep(PATIENCE).await });
+        super::Cluster::start_unless(&cluster.env, &cluster.config, &mut stop).await
+    };
+    let data = disks.disk("cluster/master-1/data");
+    for (free, starts) in [(1 << 40, true), (0, false), (1 << 40, true)] {
+        data.set_free(free);
+        let started = start().await.expect("no server fails");
+        assert_eq!(started.is_some(), starts, "{free} bytes");
+        if let Some(mut running) = started {
+            running.shutdown().await;
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]
