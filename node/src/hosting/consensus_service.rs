@@ -124,29 +124,44 @@ service_methods! {
     "GetLastOpId" { role: MethodRole::Service, audited: false, tracked: false, required: &[1] } =>
         Reply::message(&last_op_id(&*service.0, &call.decode()?).await),
     "RunLeaderElection" { role: MethodRole::Service, audited: true, tracked: false, required: &[1] } => {
-        let error = error_pb(run_election(&*service.0, &call.decode()?));
+        let error = error_pb(&call, run_election(&*service.0, &call.decode()?));
         Reply::message(&RunLeaderElectionResponsePb { error })
     },
     "LeaderStepDown" { role: MethodRole::Service, audited: true, tracked: false, required: &[1] } => {
-        let error = error_pb(step_down(&*service.0, &call.decode()?).await);
+        let error = error_pb(&call, step_down(&*service.0, &call.decode()?).await);
         Reply::message(&LeaderStepDownResponsePb { error })
     },
-    "ChangeConfig" { role: MethodRole::Service, audited: true, tracked: false, required: &[1] } =>
-        Reply::message(&change_config(&*service.0, &call.decode()?).await),
-    "BulkChangeConfig" { role: MethodRole::Service, audited: true, tracked: false, required: &[2] } =>
-        Reply::message(&bulk_change_config(&*service.0, &call.decode()?).await),
+    "ChangeConfig" { role: MethodRole::Service, audited: true, tracked: false, required: &[1] } => {
+        let response = change_config(&*service.0, &call.decode()?).await;
+        note_error(&call, response.error.as_ref());
+        Reply::message(&response)
+    },
+    "BulkChangeConfig" { role: MethodRole::Service, audited: true, tracked: false, required: &[2] } => {
+        let response = bulk_change_config(&*service.0, &call.decode()?).await;
+        note_error(&call, response.error.as_ref());
+        Reply::message(&response)
+    },
     "UnsafeChangeConfig" { role: MethodRole::Service, audited: true, tracked: false, required: &[2, 3, 4] } => {
-        let error = error_pb(unsafe_config(&*service.0, call.decode()?).await);
+        let error = error_pb(&call, unsafe_config(&*service.0, call.decode()?).await);
         Reply::message(&UnsafeChangeConfigResponsePb { error })
     },
     "StartTabletCopy" { role: MethodRole::Service, audited: true, tracked: false, required: &[1, 2, 3] } => {
-        let error = error_pb(start_copy(&service.0, call.decode()?).await);
+        let error = error_pb(&call, start_copy(&service.0, call.decode()?).await);
         Reply::message(&StartTabletCopyResponsePb { error })
     },
 }
 
-fn error_pb(result: Result<(), TabletError>) -> Option<TabletServerErrorPb> {
-    result.err().map(|error| error.to_pb())
+fn error_pb(call: &Call, result: Result<(), TabletError>) -> Option<TabletServerErrorPb> {
+    let error = result.err().map(|error| error.to_pb());
+    note_error(call, error.as_ref());
+    error
+}
+
+/// Notes the error of a response for the audit log.
+pub(crate) fn note_error(call: &Call, error: Option<&TabletServerErrorPb>) {
+    if let Some(error) = error {
+        call.note_failed(error.status.message());
+    }
 }
 
 /// The consensus service of one server.

@@ -20,6 +20,7 @@ pub(super) fn unauthorized(call: &Call) -> MasterErrorReply {
 
 impl MasterService {
     /// Returns the table, named so that it is still the same when a command runs, if the caller may do this with it.
+    /// A right to change it is noted for the audit log.
     pub(super) async fn authorize(
         &self,
         call: &Call,
@@ -27,7 +28,15 @@ impl MasterService {
         question: TableQuestion<'_>,
     ) -> Result<TableRef> {
         let sees = question == TableQuestion::Metadata && self.identity.access().is_privileged(&call.user);
-        let Some(policy) = self.authorizer.policy(&call.user).filter(|_| !sees) else { return Ok(table) };
+        let note_right = || {
+            if question.changes() {
+                call.note_right();
+            }
+        };
+        let Some(policy) = self.authorizer.policy(&call.user).filter(|_| !sees) else {
+            note_right();
+            return Ok(table);
+        };
         let (named, meant) = self.read(move |catalog, _| Ok(authz::named_tables(catalog, &table))).await?;
         let allowed = |named: &authz::NamedTable| {
             let requester = Requester { user: &call.user, is_owner: named.owner == *call.user };
@@ -36,19 +45,27 @@ impl MasterService {
         if !named.iter().all(allowed) {
             return Err(unauthorized(call));
         }
+        // An unknown id names no table, and so asks for no right.
+        if !named.is_empty() {
+            note_right();
+        }
         meant.map_err(|refusal| refusal_to_pb(&refusal))
     }
 
     /// Returns an error unless the caller may create a table with this name for this owner.
     pub(super) fn authorize_create(&self, call: &Call, name: &str, owner: Option<&str>) -> Result<()> {
-        let Some(policy) = self.authorizer.policy(&call.user) else { return Ok(()) };
         let requester = Requester { user: &call.user, is_owner: false };
         let for_another = owner.is_some_and(|owner| owner != &*call.user);
-        let allowed = match for_another {
-            true => policy.allows_database(requester, name, PolicyAction::All, true),
-            false => policy.allows_database(requester, name, PolicyAction::Create, false),
+        let (action, delegate) = match for_another {
+            true => (PolicyAction::All, true),
+            false => (PolicyAction::Create, false),
         };
-        if allowed { Ok(()) } else { Err(unauthorized(call)) }
+        let policy = self.authorizer.policy(&call.user);
+        if policy.is_some_and(|policy| !policy.allows_database(requester, name, action, delegate)) {
+            return Err(unauthorized(call));
+        }
+        call.note_right();
+        Ok(())
     }
 
     /// Returns a token with the caller's privileges on a table; `None` if this cluster has none.

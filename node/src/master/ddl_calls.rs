@@ -81,11 +81,15 @@ impl MasterService {
         call: &Call,
         request: RecallDeletedTableRequestPb,
     ) -> Result<RecallDeletedTableResponsePb> {
-        let table = self.table(call, &request.table, TableQuestion::Drop).await?;
-        if let Some(name) = &request.new_table_name {
+        let mut table = self.table(call, &request.table, TableQuestion::Drop).await?;
+        let new_name = request.new_table_name.filter(|name| !name.is_empty());
+        // Other rights apply to another name, so the recall needs also those of a renaming.
+        if let Some(name) = new_name.as_deref().filter(|name| table.name.as_deref() != Some(*name)) {
             self.authorize_create(call, name, None)?;
+            let question = TableQuestion::Alter { new_name: Some(name), new_owner: false };
+            table = self.authorize(call, table, question).await?;
         }
-        self.run(call, CatalogCommand::Recall { table, new_name: request.new_table_name }).await?;
+        self.run(call, CatalogCommand::Recall { table, new_name }).await?;
         Ok(RecallDeletedTableResponsePb { error: None })
     }
 

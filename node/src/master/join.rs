@@ -165,7 +165,7 @@ async fn copy_system(
         received: &received,
         space: None,
     };
-    let copied = copy::copy(&target, order, &slot).await;
+    let copied = copy::copy(&target, order, &slot, || {}).await;
     *rejected = slot.rejected();
     let manifest = copied?;
     let (bytes, last, source) = (manifest.total_bytes(), manifest.last_op, order.source);

@@ -169,8 +169,10 @@ impl MasterService {
             };
             let tables = catalog.tables().filter(wanted);
             let info = |table| {
+                let counts = authorizer.allows(&user, &table, TableQuestion::Statistics);
                 let info = table_info(catalog, table, with_partitions);
-                TableInfo { live_row_count: mock_rows.or(info.live_row_count), ..info }
+                let rows = mock_rows.or(info.live_row_count).filter(|_| counts);
+                TableInfo { live_row_count: rows, ..info }
             };
             let tables = tables.map(info).collect();
             Ok(ListTablesResponsePb { error: None, tables })

@@ -120,57 +120,57 @@ service_methods! {
     fn dispatch(service: MasterService, call) of METHODS;
     // Kudu lets every user call it. But a new master gets the cluster's keys.
     "AddMaster" { role: MethodRole::SuperuserOrService, audited: true, tracked: false, required: &[] } =>
-        reply(service.add_master(call.decode()?).await),
+        reply(&call, service.add_master(call.decode()?).await),
     "AlterTable" { role: MethodRole::ClientOrService, audited: true, tracked: false, required: &[1] } =>
         service.alter_table(&call, call.decode()?).await,
     "ChangeTServerState" { role: MethodRole::Superuser, audited: true, tracked: false, required: &[] } =>
-        reply(service.change_tserver_state(&call, call.decode()?).await),
+        reply(&call, service.change_tserver_state(&call, call.decode()?).await),
     "ConnectToMaster" { role: MethodRole::ClientOrService, audited: false, tracked: false, required: &[] } =>
-        reply(service.connect_to_master(&call).await),
+        reply(&call, service.connect_to_master(&call).await),
     "CreateTable" { role: MethodRole::ClientOrService, audited: true, tracked: false, required: &[1, 2] } =>
-        reply(service.create_table(&call, call.decode()?).await),
+        reply(&call, service.create_table(&call, call.decode()?).await),
     "DeleteTable" { role: MethodRole::Client, audited: true, tracked: false, required: &[1] } =>
-        reply(service.delete_table(&call, call.decode()?).await),
+        reply(&call, service.delete_table(&call, call.decode()?).await),
     "GetMasterRegistration" { role: MethodRole::ClientOrService, audited: false, tracked: false, required: &[] } =>
-        reply(service.get_master_registration().await),
+        reply(&call, service.get_master_registration().await),
     "GetTableLocations" { role: MethodRole::ClientOrService, audited: false, tracked: false, required: &[1] } =>
-        reply(service.get_table_locations(&call, call.decode()?).await),
+        reply(&call, service.get_table_locations(&call, call.decode()?).await),
     "GetTableSchema" { role: MethodRole::ClientOrService, audited: false, tracked: false, required: &[1] } =>
-        reply(service.get_table_schema(&call, call.decode()?).await),
+        reply(&call, service.get_table_schema(&call, call.decode()?).await),
     "GetTableStatistics" { role: MethodRole::ClientOrService, audited: false, tracked: false, required: &[1] } =>
-        reply(service.get_table_statistics(&call, call.decode()?).await),
+        reply(&call, service.get_table_statistics(&call, call.decode()?).await),
     "GetTabletLocations" { role: MethodRole::ClientOrService, audited: false, tracked: false, required: &[] } =>
-        reply(service.get_tablet_locations(&call, call.decode()?).await),
+        reply(&call, service.get_tablet_locations(&call, call.decode()?).await),
     "HoldHistory" { role: MethodRole::ClientOrService, audited: false, tracked: false, required: &[1, 2, 3] } =>
-        reply(service.hold_history(&call, call.decode()?).await),
+        reply(&call, service.hold_history(&call, call.decode()?).await),
     "IsAlterTableDone" { role: MethodRole::ClientOrService, audited: false, tracked: false, required: &[1] } =>
-        reply(service.is_alter_table_done(&call, call.decode()?).await),
+        reply(&call, service.is_alter_table_done(&call, call.decode()?).await),
     "IsCreateTableDone" { role: MethodRole::ClientOrService, audited: false, tracked: false, required: &[1] } =>
-        reply(service.is_create_table_done(&call, call.decode()?).await),
+        reply(&call, service.is_create_table_done(&call, call.decode()?).await),
     "ListInFlightTables" { role: MethodRole::ClientOrService, audited: false, tracked: false, required: &[] } =>
-        reply(service.list_in_flight_tables(&call).await),
+        reply(&call, service.list_in_flight_tables(&call).await),
     "ListMasters" { role: MethodRole::Client, audited: false, tracked: false, required: &[] } =>
-        reply(service.list_masters().await),
+        reply(&call, service.list_masters().await),
     "ListTables" { role: MethodRole::ClientOrService, audited: false, tracked: false, required: &[] } =>
-        reply(service.list_tables(&call, call.decode()?).await),
+        reply(&call, service.list_tables(&call, call.decode()?).await),
     "ListTabletServers" { role: MethodRole::Client, audited: false, tracked: false, required: &[] } =>
-        reply(service.list_tablet_servers(call.decode()?).await),
+        reply(&call, service.list_tablet_servers(call.decode()?).await),
     "NyalaRaiseLevel" { role: MethodRole::Superuser, audited: true, tracked: false, required: &[] } =>
-        reply(service.raise_level(&call, call.decode()?).await),
+        reply(&call, service.raise_level(&call, call.decode()?).await),
     "Ping" { role: MethodRole::ClientOrService, audited: false, tracked: false, required: &[] } =>
         Reply::message(&PingResponsePb {}),
     "RecallDeletedTable" { role: MethodRole::Client, audited: true, tracked: false, required: &[1] } =>
-        reply(service.recall_deleted_table(&call, call.decode()?).await),
+        reply(&call, service.recall_deleted_table(&call, call.decode()?).await),
     "RefreshAuthzCache" { role: MethodRole::Superuser, audited: true, tracked: false, required: &[] } =>
-        reply(service.refresh_authz_cache().await),
+        reply(&call, service.refresh_authz_cache().await),
     "RemoveMaster" { role: MethodRole::Superuser, audited: true, tracked: false, required: &[] } =>
-        reply(service.remove_master(call.decode()?).await),
+        reply(&call, service.remove_master(call.decode()?).await),
     "ReplaceTablet" { role: MethodRole::Superuser, audited: true, tracked: false, required: &[] } =>
-        reply(service.replace_tablet(&call, call.decode()?).await),
+        reply(&call, service.replace_tablet(&call, call.decode()?).await),
     "TSHeartbeat" { role: MethodRole::ServiceOnly, audited: false, tracked: false, required: &[1] } =>
-        reply(service.ts_heartbeat(&call, call.decode()?).await),
+        reply(&call, service.ts_heartbeat(&call, call.decode()?).await),
     "UnregisterTServer" { role: MethodRole::Superuser, audited: true, tracked: false, required: &[] } =>
-        reply(service.unregister_tserver(&call, call.decode()?).await),
+        reply(&call, service.unregister_tserver(&call, call.decode()?).await),
 }
 
 impl Service for MasterService {
@@ -216,11 +216,7 @@ impl MasterService {
     /// Runs a command for the caller.
     pub(super) async fn run(&self, call: &Call, command: CatalogCommand) -> Result<CommandReply> {
         let result = self.loaded()?.command(&call.user, command).await;
-        let result = result.map_err(|error| unavailable(&error))?;
-        result.map_err(|refusal| {
-            call.note_failed(&refusal.error.message);
-            refusal_to_pb(&refusal)
-        })
+        result.map_err(|error| unavailable(&error))?.map_err(|refusal| refusal_to_pb(&refusal))
     }
 
     /// Returns the table that a request names, if the caller may do this with it.
@@ -253,6 +249,7 @@ impl MasterService {
                 response.schema_version = Some(version);
             }
             Err(error) => {
+                call.note_failed(error.status.message());
                 let table = self.table(call, &request.table, TableQuestion::Metadata).await;
                 if let Ok(table) = table {
                     let found =
@@ -266,9 +263,10 @@ impl MasterService {
     }
 }
 
-/// Returns the response, or an empty one with the error.
-fn reply<R: MasterResponse>(result: Result<R>) -> Reply {
+/// Returns the response, or an empty one with the error, which the audit log gets.
+fn reply<R: MasterResponse>(call: &Call, result: Result<R>) -> Reply {
     let response = result.unwrap_or_else(|error| {
+        call.note_failed(error.status.message());
         let mut response = R::default();
         response.set_error(error);
         response

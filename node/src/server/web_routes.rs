@@ -258,24 +258,39 @@ fn static_file(path: &str) -> Option<Answer> {
     Some(file)
 }
 
-/// Returns the metrics: Prometheus' text on its own path and for clients that ask for text, as its scraper does; JSON
-/// otherwise.
+/// Returns the metrics: Prometheus' text on its own path and for its scraper; JSON otherwise.
 fn metrics<B>(common: &ServerContext, request: &Request<B>) -> Answer {
     let query = match MetricQuery::parse(request.uri().query().unwrap_or_default()) {
         Ok(query) => query,
         Err(message) => return text(StatusCode::BAD_REQUEST, message + "\n"),
     };
-    let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
-    let wants_text = accept.contains("text/plain") || accept.contains("openmetrics");
     let snapshot = common.metrics.snapshot();
     let (kind, body) = match request.uri().path() {
-        "/metrics" | "/jsonmetricz" if !wants_text => (JSON, metrics_json::render(snapshot, &query)),
+        "/metrics" | "/jsonmetricz" if !is_scrape(request) => (JSON, metrics_json::render(snapshot, &query)),
         _ => {
             let query = query.or_level(MetricLevel::Info);
             (PROMETHEUS, prometheus::render(snapshot, &query, Naming::ByRole))
         }
     };
     answer(StatusCode::OK, kind, body)
+}
+
+/// Returns true if a request accepts what Prometheus' scraper asks for: OpenMetrics, or a version of its text. Clients
+/// that read JSON accept `text/plain` as well, without a version.
+fn is_scrape<B>(request: &Request<B>) -> bool {
+    let accepted = request.headers().get_all(ACCEPT).iter().filter_map(|accept| accept.to_str().ok());
+    let mut is_scrape = false;
+    for range in accepted.flat_map(|accept| accept.split(',')) {
+        let range = range.to_ascii_lowercase();
+        let mut parts = range.split(';').map(str::trim);
+        match parts.next() {
+            Some("application/json") => return false,
+            Some("application/openmetrics-text") => is_scrape = true,
+            Some("text/plain") => is_scrape |= parts.any(|part| part == "version=0.0.4"),
+            _ => {}
+        }
+    }
+    is_scrape
 }
 
 /// Returns the checks, one a line, or as JSON with `format=json`. `strict=1` fails on warnings too.

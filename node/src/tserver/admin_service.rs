@@ -17,7 +17,7 @@ use prost::Message;
 use super::server::TabletServer;
 use super::tablet_service::{FEATURES, tablet_of_table};
 use super::write::refused;
-use crate::hosting::consensus_service::NamedTablet;
+use crate::hosting::consensus_service::{NamedTablet, note_error};
 use nyala_common::env::BoxFuture;
 use nyala_common::rpc::{Call, MethodInfo, Reply, Service};
 use nyala_common::security::acl::MethodRole;
@@ -36,15 +36,23 @@ use nyala_proto::kudu::{PartitionPb, PartitionSchemaPb};
 
 service_methods! {
     fn dispatch(service: AdminService, call) of METHODS;
-    "CreateTablet" { role: MethodRole::Service, audited: true, tracked: false, required: &[1, 2, 5, 6, 7] } =>
-        Reply::message(&create_tablet(&service.0, &call.decode()?).await),
-    "DeleteTablet" { role: MethodRole::Service, audited: true, tracked: false, required: &[1] } =>
-        Reply::message(&delete_tablet(&service.0, &call.decode()?).await),
+    "CreateTablet" { role: MethodRole::Service, audited: true, tracked: false, required: &[1, 2, 5, 6, 7] } => {
+        let response = create_tablet(&service.0, &call.decode()?).await;
+        note_error(&call, response.error.as_ref());
+        Reply::message(&response)
+    },
+    "DeleteTablet" { role: MethodRole::Service, audited: true, tracked: false, required: &[1] } => {
+        let response = delete_tablet(&service.0, &call.decode()?).await;
+        note_error(&call, response.error.as_ref());
+        Reply::message(&response)
+    },
     "AlterSchema" { role: MethodRole::Service, audited: true, tracked: false, required: &[1, 2, 3] } => {
         let request = call.decode()?;
         // From here on the call waits for the log.
         call.release_slot();
-        Reply::message(&alter_schema(&service.0, request).await)
+        let response = alter_schema(&service.0, request).await;
+        note_error(&call, response.error.as_ref());
+        Reply::message(&response)
     },
     "Quiesce" { role: MethodRole::Service, audited: true, tracked: false, required: &[] } =>
         Reply::message(&quiesce(&service.0, &call.decode()?)),

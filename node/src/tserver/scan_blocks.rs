@@ -53,7 +53,7 @@ pub(super) async fn each_block(
         // The few rows may be behind many deleted ones. Then the rest is no brief work.
         let few = env.run_brief(|| read_few(scan, &mut read, &mut timer)).await?;
         if let Some(has_more) = few {
-            return Ok(has_more);
+            return Ok(has_more && !scan.is_finished());
         }
     }
     timer.start();
@@ -67,7 +67,8 @@ pub(super) async fn each_block(
             }
         }
     };
-    env.run(read_all).await
+    let has_more: Result<bool, Error> = env.run(read_all).await;
+    Ok(has_more? && !scan.is_finished())
 }
 
 /// Reads blocks until one has no rows, which gives `None`, or the batch ends. A read by key ends before it looks at the

@@ -5,6 +5,7 @@ use std::sync::atomic::Ordering;
 
 use engine::error::{Error, ErrorKind};
 use engine::note::Note;
+use tokio::sync::oneshot;
 
 use super::server::{TabletServer, USER};
 use crate::hosting::copy::{CopyOrder, CopyTarget, copy};
@@ -13,7 +14,12 @@ use nyala_common::wire::errors::{TabletError, TabletErrorCode};
 use nyala_proto::kudu::app_status_pb::ErrorCode;
 use nyala_proto::kudu::consensus::StartTabletCopyRequestPb;
 
-/// Starts to copy a tablet; the reply does not wait for the end of the copy.
+/// Sender of the outcome of the begin of a session; `None` once it is sent.
+type SessionSender = Option<oneshot::Sender<Result<(), Error>>>;
+
+/// Starts to copy a tablet; the reply does not wait for the end of the copy. The reply to an operator waits until the
+/// source has opened a session, and has the error if it does not: only leaders repeat a request by themselves. The copy
+/// continues without the caller.
 ///
 /// Errors:
 /// - `THROTTLED` if too many copies run, space is short, or a copy of the tablet failed lately.
@@ -21,21 +27,32 @@ use nyala_proto::kudu::consensus::StartTabletCopyRequestPb;
 /// - `TABLET_ALREADY_EXISTS` if it would replace a replica in use.
 /// - `INVALID_CONFIG` for a leader of an old term.
 /// - `TABLET_NOT_FOUND` if a leader asks for a tablet that was permanently deleted here.
+/// - `UNKNOWN_ERROR` with the source's status if an operator's copy cannot begin.
 pub(super) async fn start(
     server: Arc<TabletServer>,
     request: StartTabletCopyRequestPb,
 ) -> Result<(), TabletError> {
     let order = CopyOrder::of(&request)?;
     let (tablet, leader) = (order.tablet, order.leader().map(|leader| leader.id));
-    let started = admit(server.clone(), order).await;
-    if let (Err(_), Some(leader)) = (&started, leader) {
+    let (begun, session) = oneshot::channel();
+    let admitted = admit(server.clone(), order, begun).await;
+    let Some(leader) = leader else {
+        admitted?;
+        let opened = session.await.unwrap_or_else(|_| Err(Error::aborted("the server has stopped the copy")));
+        return opened.map_err(|error| error.context("unable to begin tablet copy session").into());
+    };
+    if admitted.is_err() {
         server.env.observer.note(tablet, &Note::CopyRefused { leader });
     }
-    started
+    admitted
 }
 
-/// Reserves the tablet's slot and starts the copy.
-async fn admit(server: Arc<TabletServer>, order: CopyOrder) -> Result<(), TabletError> {
+/// Reserves the tablet's slot and starts the copy, which reports to `begun`.
+async fn admit(
+    server: Arc<TabletServer>,
+    order: CopyOrder,
+    begun: oneshot::Sender<Result<(), Error>>,
+) -> Result<(), TabletError> {
     if order.source == server.uuid() {
         return Err(Error::invalid("a tablet cannot be copied from the server that it is copied to").into());
     }
@@ -61,7 +78,7 @@ async fn admit(server: Arc<TabletServer>, order: CopyOrder) -> Result<(), Tablet
             error.message,
         ));
     }
-    if let Some(slot) = spawn(&server, order, slot) {
+    if let Some(slot) = spawn(&server, order, slot, Some(begun)) {
         server.tablets.abort_copy(slot).await;
         return Err(too_many(&server));
     }
@@ -69,13 +86,18 @@ async fn admit(server: Arc<TabletServer>, order: CopyOrder) -> Result<(), Tablet
 }
 
 /// Starts the task of a copy. Returns the slot if other copies have begun while it was reserved, as many as may run.
-fn spawn(server: &Arc<TabletServer>, order: CopyOrder, slot: CopySlot) -> Option<CopySlot> {
+fn spawn(
+    server: &Arc<TabletServer>,
+    order: CopyOrder,
+    slot: CopySlot,
+    begun: SessionSender,
+) -> Option<CopySlot> {
     let mut running = server.copies.running();
     if running.len() >= server.config.copy.copies_max {
         return Some(slot);
     }
     let (tablet, of) = (order.tablet, server.clone());
-    let task = server.env.spawn("tablet copy", async move { run(of, order, slot).await });
+    let task = server.env.spawn("tablet copy", async move { run(of, order, slot, begun).await });
     running.insert(tablet, task);
     None
 }
@@ -86,7 +108,7 @@ fn too_many(server: &TabletServer) -> TabletError {
     TabletError::of(TabletErrorCode::Throttled, &Error::throttled(message))
 }
 
-async fn run(server: Arc<TabletServer>, order: CopyOrder, slot: CopySlot) {
+async fn run(server: Arc<TabletServer>, order: CopyOrder, slot: CopySlot, mut begun: SessionSender) {
     let CopyOrder { tablet, source, addr, .. } = &order;
     let began = server.env.now().mono;
     tracing::info!(%tablet, %source, addr, "copying a tablet");
@@ -99,7 +121,7 @@ async fn run(server: Arc<TabletServer>, order: CopyOrder, slot: CopySlot) {
         received: &server.copies.bytes_received,
         space: Some((server.tablets.space(), &server.copies.space)),
     };
-    let copied = copy(&target, &order, &slot).await;
+    let copied = copy(&target, &order, &slot, || send_once(&mut begun, Ok(()))).await;
     server.metrics.tablet_copy.record_millis(server.env.now().mono.since(began));
     match copied {
         Ok(manifest) => {
@@ -114,6 +136,15 @@ async fn run(server: Arc<TabletServer>, order: CopyOrder, slot: CopySlot) {
             let retry_in = server.copies.retries().failed(*tablet, server.env.now().mono, &error);
             tracing::warn!(%tablet, %source, %error, ?retry_in, "a tablet could not be copied");
             server.tablets.abort_copy(slot).await;
+            // Order: after the slot is free, for the next request of the same caller.
+            send_once(&mut begun, Err(error));
         }
+    }
+}
+
+/// Sends the outcome of a session's begin, unless one was sent. A caller that has gone away gets none.
+fn send_once(begun: &mut SessionSender, outcome: Result<(), Error>) {
+    if let Some(begun) = begun.take() {
+        let _ = begun.send(outcome);
     }
 }

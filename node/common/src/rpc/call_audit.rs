@@ -4,6 +4,9 @@
 //!   call ──▶ access lists ──denied──▶ record
 //!              └──▶ handler, which may note a denial ──▶ reply ──▶ record, if denied or audited
 //! ```
+//!
+//! - The access lists let every user call a method of clients. So a call of one has proved a right only if its handler
+//!   noted that: a failure before that is recorded among the denials, which any peer can cause.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -12,7 +15,7 @@ use bytes::Bytes;
 
 use super::{MethodInfo, Reply, RpcErrorCodePb, Service};
 use crate::security::acl::MethodRole;
-use crate::security::audit::{AuditEvent, AuditOutcome, AuditSink, CallNote};
+use crate::security::audit::{AuditEvent, AuditOutcome, AuditSink, CallFacts, CallNote};
 use crate::security::{PeerIdentity, ServerSecurity};
 
 /// A call that may have to be recorded.
@@ -63,16 +66,7 @@ impl CallAudit {
 
     /// Records a call with this reply, if it must be.
     pub(super) fn replied(self, reply: &Reply) {
-        use RpcErrorCodePb::{ErrorInvalidAuthorizationToken, FatalUnauthorized};
-        let noted = self.note.take();
-        let outcome = match (noted, reply) {
-            (Some(denied @ AuditOutcome::Denied(_)), _) => denied,
-            (_, Reply::Err { code: FatalUnauthorized | ErrorInvalidAuthorizationToken, message, .. }) => {
-                AuditOutcome::Denied(message.clone())
-            }
-            (_, Reply::Err { message, .. }) => AuditOutcome::Failed(message.clone()),
-            (noted, Reply::Ok { .. } | Reply::Withheld { .. }) => noted.unwrap_or(AuditOutcome::Allowed),
-        };
+        let outcome = outcome(self.note.take(), self.method.role, reply);
         if self.audited || matches!(outcome, AuditOutcome::Denied(_)) {
             self.record(outcome);
         }
@@ -90,8 +84,79 @@ impl CallAudit {
     }
 }
 
+/// Returns the outcome of a call of a method of this role.
+fn outcome(noted: CallFacts, role: MethodRole, reply: &Reply) -> AuditOutcome {
+    use RpcErrorCodePb::{ErrorInvalidAuthorizationToken, FatalUnauthorized};
+    let has_right = noted.has_right || !is_for_clients(role);
+    let failed = |reason: String| match has_right {
+        true => AuditOutcome::Failed(reason),
+        false => AuditOutcome::FailedUnproved(reason),
+    };
+    match (noted.outcome, reply) {
+        (Some(denied @ AuditOutcome::Denied(_)), _) => denied,
+        (_, Reply::Err { code: FatalUnauthorized | ErrorInvalidAuthorizationToken, message, .. }) => {
+            AuditOutcome::Denied(message.clone())
+        }
+        (_, Reply::Err { message, .. }) => failed(message.clone()),
+        (Some(AuditOutcome::Failed(reason)), Reply::Ok { .. } | Reply::Withheld { .. }) => failed(reason),
+        (noted, Reply::Ok { .. } | Reply::Withheld { .. }) => noted.unwrap_or(AuditOutcome::Allowed),
+    }
+}
+
+fn is_for_clients(role: MethodRole) -> bool {
+    matches!(role, MethodRole::Client | MethodRole::ClientOrService | MethodRole::ClientUnlessFineGrained)
+}
+
 /// Returns true if an allowed call is recorded. Servers call one another all the time: those calls are not.
 fn is_audited(security: &ServerSecurity, method: &MethodInfo, user: &str) -> bool {
     let between_servers = matches!(method.role, MethodRole::Service | MethodRole::ServiceOnly);
     method.audited && !(between_servers && security.access.service.has(user))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn replied(role: MethodRole, reply: &Reply, note: impl FnOnce(&CallNote)) -> AuditOutcome {
+        let noted = CallNote::default();
+        note(&noted);
+        outcome(noted.take(), role, reply)
+    }
+
+    #[test]
+    fn a_failure_is_one_of_an_action_only_after_a_right_was_found() {
+        use MethodRole::{Client, ClientOrService, Superuser};
+        let why = || "no such table".to_string();
+        let ok = Reply::message(&());
+        let malformed = Reply::error(RpcErrorCodePb::ErrorInvalidRequest, why());
+        let failed = |note: &CallNote| note.set(AuditOutcome::Failed(why()));
+        let failed_with_right = |note: &CallNote| {
+            note.set_right();
+            note.set(AuditOutcome::Failed(why()));
+        };
+        for role in [Client, ClientOrService] {
+            assert_eq!(replied(role, &ok, failed), AuditOutcome::FailedUnproved(why()));
+            assert_eq!(replied(role, &malformed, |_| ()), AuditOutcome::FailedUnproved(why()));
+            assert_eq!(replied(role, &ok, failed_with_right), AuditOutcome::Failed(why()));
+            assert_eq!(replied(role, &malformed, CallNote::set_right), AuditOutcome::Failed(why()));
+            assert_eq!(replied(role, &ok, CallNote::set_right), AuditOutcome::Allowed);
+        }
+        // The access lists have found the right.
+        assert_eq!(replied(Superuser, &ok, failed), AuditOutcome::Failed(why()));
+        assert_eq!(replied(Superuser, &malformed, |_| ()), AuditOutcome::Failed(why()));
+    }
+
+    #[test]
+    fn a_denial_stays_one_whatever_follows() {
+        let denied = AuditOutcome::Denied("no right".to_string());
+        let then_failed = |note: &CallNote| {
+            note.set(denied.clone());
+            note.set_right();
+            note.set(AuditOutcome::Failed("no such table".to_string()));
+        };
+        let reply = Reply::message(&());
+        assert_eq!(replied(MethodRole::Client, &reply, then_failed), denied);
+        let refused = Reply::error(RpcErrorCodePb::FatalUnauthorized, "no right");
+        assert_eq!(replied(MethodRole::Superuser, &refused, |_| ()), denied);
+    }
 }

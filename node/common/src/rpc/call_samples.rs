@@ -15,6 +15,7 @@ use std::time::Duration;
 use engine::time::Instant;
 
 use super::call_steps::StepTimes;
+use super::line_limit::LineLimit;
 
 /// A call that has ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -52,16 +53,13 @@ pub struct CallSamples {
     methods: Mutex<BTreeMap<(&'static str, &'static str), Classes>>,
     /// Slow calls since the start.
     slow: AtomicU64,
-    /// Second of the last logged lines, and their number.
-    logged: Mutex<(u64, u64)>,
+    lines: LineLimit,
 }
 
 /// Time of a call in milliseconds from which it is slow, unless the server's flag says otherwise.
 pub(super) const SLOW_MS: u64 = 1_000;
 /// Share of its caller's timeout from which a call is slow.
 const TIMEOUT_PERCENT: u32 = 75;
-/// Lines about slow calls in a second.
-const LINES_PER_SECOND_MAX: u64 = 10;
 
 fn class(took: Duration) -> usize {
     CLASSES.iter().position(|end| took < *end).unwrap_or(CLASSES.len())
@@ -88,13 +86,7 @@ impl CallSamples {
 
     /// Writes a line about a slow call, unless there were many in this second.
     fn log(&self, sample: &CallSample, now: Instant) {
-        let second = now.0 / 1_000_000_000;
-        let mut logged = self.logged.lock();
-        if logged.0 != second {
-            *logged = (second, 0);
-        }
-        logged.1 += 1;
-        if logged.1 > LINES_PER_SECOND_MAX {
+        if !self.lines.admits(now) {
             return;
         }
         let CallSample { service, method, user, remote, queued, took, timeout, steps, .. } = sample;

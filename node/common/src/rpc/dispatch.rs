@@ -23,6 +23,7 @@ use super::call_spans;
 use super::call_steps::{CallStep, CallSteps, StepTimes};
 use super::incoming_budget::IncomingBudget;
 use super::latencies::RpcLatencies;
+use super::line_limit::LineLimit;
 use super::required_fields;
 use super::responder::{OutgoingReply, Responder};
 use super::result_tracker::{CachedReply, RequestAdmission};
@@ -45,6 +46,8 @@ pub(super) struct RpcShared {
     pub(super) results: Arc<TrackedResults>,
     pub(super) counters: Arc<RpcCounters>,
     pub(super) latencies: Arc<RpcLatencies>,
+    /// Log lines about calls that the access lists refuse.
+    pub(super) refusal_lines: LineLimit,
     /// Time of a call in milliseconds from which it is slow.
     pub(super) slow_call_ms: Arc<AtomicU64>,
     pub(super) stopping: AtomicBool,
@@ -442,9 +445,11 @@ fn refuse_access(
     method: &'static MethodInfo,
 ) {
     count(&shared.counters.calls_unauthorized);
-    let PeerIdentity { user, method: authn, .. } = &*queued_call.peer;
-    let (service, remote) = (queued.service.name(), queued_call.remote);
-    tracing::warn!(user = %user.escape_debug(), ?authn, %remote, service, method = method.name, "unauthorized call");
+    if shared.refusal_lines.admits(shared.env.now().mono) {
+        let PeerIdentity { user, method: authn, .. } = &*queued_call.peer;
+        let (user, service, remote) = (user.escape_debug(), queued.service.name(), queued_call.remote);
+        tracing::warn!(%user, ?authn, %remote, service, method = method.name, "unauthorized call");
+    }
     let refusal = OutgoingReply::error(RpcErrorCodePb::ErrorApplication, refusal_text(method.name));
     queued_call.responder.send(refusal);
 }

@@ -16,6 +16,7 @@
 //! | [`call_steps`], `call_spans` | times within a call, and the spans made of them | yes |
 //! | `required_fields` | proto2 required fields of a request | yes |
 //! | [`request_limits`] | limits of a request, checked before it is decoded | yes |
+//! | `line_limit` | log lines that peers cause, limited by second | yes |
 //! | `service_methods` | the table of a service's methods and handlers | yes |
 //! | [`server`] | accepts connections and runs services | |
 //! | `connection`, `server_connection`, `dispatch`, `responder`, `send_queue` | a connection, its calls, its bytes | |
@@ -34,6 +35,7 @@ mod dispatch;
 pub mod frame;
 mod incoming_budget;
 mod latencies;
+mod line_limit;
 pub mod negotiate;
 pub mod request_limits;
 mod required_fields;
@@ -188,7 +190,15 @@ impl Call {
         }
     }
 
-    /// Notes for the audit log that the call fails although it is allowed, where the reply is not an RPC error.
+    /// Notes for the audit log that the caller has the right that the call needs. A call of a method of clients that
+    /// fails before that is recorded with the denials.
+    pub fn note_right(&self) {
+        if let Some(note) = &self.note {
+            note.set_right();
+        }
+    }
+
+    /// Notes for the audit log that the call fails although it is not denied, where the reply is not an RPC error.
     pub fn note_failed(&self, reason: &str) {
         if let Some(note) = &self.note {
             note.set(AuditOutcome::Failed(reason.to_string()));

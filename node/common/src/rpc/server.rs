@@ -20,6 +20,7 @@ pub use super::dispatch::RpcCounters;
 use super::dispatch::{QueuedService, RpcShared, count};
 use super::incoming_budget::IncomingBudget;
 pub use super::latencies::RpcLatencies;
+use super::line_limit::LineLimit;
 use super::server_connection::ServerConnection;
 pub use super::tracked_results::TrackedResults;
 use super::{RpcConfig, Service};
@@ -92,6 +93,7 @@ impl RpcServer {
             results: self.results,
             counters: Arc::default(),
             latencies: Arc::default(),
+            refusal_lines: LineLimit::default(),
             slow_call_ms: self.slow_call_ms,
             stopping: AtomicBool::new(false),
             calls: Arc::default(),

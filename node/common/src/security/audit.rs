@@ -15,6 +15,8 @@ pub enum AuditOutcome {
     Allowed,
     /// Allowed, and failed for another reason.
     Failed(String),
+    /// Failed before a right of the caller was found: any peer can cause it.
+    FailedUnproved(String),
     Denied(String),
 }
 
@@ -33,22 +35,36 @@ pub struct AuditEvent {
     pub outcome: AuditOutcome,
 }
 
-/// Outcome that a handler notes about its call, beside the reply.
+/// Facts about a call that are not in its reply.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub struct CallFacts {
+    /// Outcome, if the handler set one.
+    pub outcome: Option<AuditOutcome>,
+    /// True if the caller has the right that the call needs.
+    pub has_right: bool,
+}
+
+/// Facts that a handler notes about its call, beside the reply.
 #[derive(Debug, Default)]
-pub struct CallNote(Mutex<Option<AuditOutcome>>);
+pub struct CallNote(Mutex<CallFacts>);
 
 impl CallNote {
     /// Sets the outcome. A denial stays one.
     pub fn set(&self, outcome: AuditOutcome) {
         let mut noted = self.0.lock();
-        if !matches!(*noted, Some(AuditOutcome::Denied(_))) {
-            *noted = Some(outcome);
+        if !matches!(noted.outcome, Some(AuditOutcome::Denied(_))) {
+            noted.outcome = Some(outcome);
         }
     }
 
-    /// Returns the outcome, if the handler set one.
-    pub fn take(&self) -> Option<AuditOutcome> {
-        self.0.lock().take()
+    /// Notes that the caller has the right that the call needs.
+    pub fn set_right(&self) {
+        self.0.lock().has_right = true;
+    }
+
+    /// Returns what the handler noted.
+    pub fn take(&self) -> CallFacts {
+        std::mem::take(&mut *self.0.lock())
     }
 }
 

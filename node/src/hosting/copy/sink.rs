@@ -14,9 +14,16 @@ use crate::hosting::space::CopyBytes;
 use crate::hosting::tombstones::CopySlot;
 use nyala_common::env::Env;
 
-/// Fetches a tablet into its slot. After a failure the caller recovers the previous state from the disk.
-pub async fn copy(target: &CopyTarget<'_>, order: &CopyOrder, slot: &CopySlot) -> Result<CopyManifest> {
+/// Fetches a tablet into its slot. Calls `on_session` once the source has opened a session. After a failure the caller
+/// recovers the previous state from the disk.
+pub async fn copy(
+    target: &CopyTarget<'_>,
+    order: &CopyOrder,
+    slot: &CopySlot,
+    on_session: impl FnOnce() + Send,
+) -> Result<CopyManifest> {
     let mut remote = CopySourceClient::begin(target, order).await?;
+    on_session();
     let copied = copy_session(target, order, slot, &mut remote).await;
     remote.end(copied.as_ref().err()).await;
     copied

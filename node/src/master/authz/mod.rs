@@ -58,6 +58,13 @@ pub(super) enum TableQuestion<'a> {
     },
 }
 
+impl TableQuestion<'_> {
+    /// Returns true for a change of the table.
+    pub(super) fn changes(self) -> bool {
+        matches!(self, TableQuestion::Drop | TableQuestion::Alter { .. })
+    }
+}
+
 /// A table that a request names.
 #[derive(Debug)]
 pub(super) struct NamedTable {
@@ -95,9 +102,14 @@ impl Authorizer {
 
     /// Returns true if the user may see the table in a list.
     pub(super) fn lists(&self, user: &str, table: &TableEntry<'_>) -> bool {
+        self.allows(user, table, TableQuestion::Metadata)
+    }
+
+    /// Returns true if the user may do this with the table.
+    pub(super) fn allows(&self, user: &str, table: &TableEntry<'_>, question: TableQuestion<'_>) -> bool {
         self.policy(user).is_none_or(|policy| {
             let requester = Requester { user, is_owner: table.record.owner == user };
-            policy.allows_table(requester, &table.record.name, PolicyAction::Metadata, false)
+            allows(&policy, requester, &table.record.name, question)
         })
     }
 

@@ -47,7 +47,9 @@ pub(super) fn push_event(lines: &mut String, server: Uuid, micros: u64, event: &
     });
     let (outcome, reason) = match &event.outcome {
         AuditOutcome::Allowed => ("allowed", None),
-        AuditOutcome::Failed(reason) => ("failed", Some(reason.as_str())),
+        AuditOutcome::Failed(reason) | AuditOutcome::FailedUnproved(reason) => {
+            ("failed", Some(reason.as_str()))
+        }
         AuditOutcome::Denied(reason) => ("denied", Some(reason.as_str())),
     };
     let line = EventLine {
@@ -82,6 +84,7 @@ pub(super) fn with_short_texts(event: AuditEvent) -> AuditEvent {
     let outcome = match outcome {
         AuditOutcome::Allowed => AuditOutcome::Allowed,
         AuditOutcome::Failed(reason) => AuditOutcome::Failed(shorten(reason)),
+        AuditOutcome::FailedUnproved(reason) => AuditOutcome::FailedUnproved(shorten(reason)),
         AuditOutcome::Denied(reason) => AuditOutcome::Denied(shorten(reason)),
     };
     let is_long = |user: &Arc<str>| user.len() > TEXT_BYTES_MAX;

@@ -2,13 +2,14 @@
 //!
 //! ```text
 //!   calls, negotiations ──▶ texts cut ─┬─ allowed, failed ──▶ queue ──▶ task ──▶ DIR/<server>.<number>.jsonl
-//!                                      └─ denied ──▶ small queue ──▶ task ──▶ DIR/<server>.denied.<number>.jsonl
+//!                                      └─ denied, failed unproved ──▶ small queue ──▶ task
+//!                                                                └──▶ DIR/<server>.denied.<number>.jsonl
 //!   queue full: lost, counted; file full: next number, oldest file removed
 //! ```
 //!
 //! - A call never waits for the log. With `audit_log_required` audited calls are rejected while it cannot be written.
-//! - Denials need no right, so any peer can cause as many as it likes. Invariant: they displace, delay and reject no
-//!   other event, neither in a queue nor in a file.
+//! - Denials need no right, and neither do calls that fail before a right is found. So any peer can cause as many as it
+//!   likes. Invariant: they displace, delay and reject no other event, neither in a queue nor in a file.
 //! - A write that fails is repeated until it succeeds; health warns, and fails with `audit_log_required`.
 //! - Lines are ASCII: whatever a name contains cannot break a line, or move a terminal's cursor.
 //! - The flags take effect at the start only, so that no user of SetFlag can stop the log.
@@ -69,6 +70,7 @@ pub(crate) struct AuditLog {
     required: bool,
     /// Allowed and failed actions.
     actions: Arc<EventWriter>,
+    /// Denials, and failures before a right of the caller was found.
     denials: Arc<EventWriter>,
     tasks: Mutex<Vec<Box<dyn TaskHandle>>>,
 }
@@ -157,7 +159,7 @@ impl AuditSink for AuditLog {
     fn record(&self, event: AuditEvent) {
         let event = line::with_short_texts(event);
         match event.outcome {
-            AuditOutcome::Denied(_) => self.denials.record(event),
+            AuditOutcome::Denied(_) | AuditOutcome::FailedUnproved(_) => self.denials.record(event),
             AuditOutcome::Allowed | AuditOutcome::Failed(_) => self.actions.record(event),
         }
     }

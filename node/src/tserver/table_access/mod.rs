@@ -127,13 +127,15 @@ impl TableAccess {
         method: &str,
     ) -> Result<(), Reply> {
         let given = |key: &Option<bytes::Bytes>| key.as_ref().is_some_and(|key| !key.is_empty());
-        let bounds = [&new.start_primary_key, &new.stop_primary_key, &new.last_primary_key];
+        // The empty text is a key, after which a scan can continue.
+        let bounded =
+            given(&new.start_primary_key) || given(&new.stop_primary_key) || new.last_primary_key.is_some();
         let predicates = new.column_predicates.iter().map(|predicate| predicate.column());
         let old = new.deprecated_range_predicates.iter().map(|predicate| predicate.column.name.as_str());
         let touched = TouchedColumns {
             projected: &new.projected_columns,
             filtered: predicates.chain(old).collect(),
-            keys: new.order_mode() == OrderMode::Ordered || bounds.into_iter().any(given),
+            keys: new.order_mode() == OrderMode::Ordered || bounded,
         };
         self.check_read(&touched, schema, method)
     }

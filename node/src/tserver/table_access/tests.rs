@@ -84,6 +84,7 @@ fn order_and_bounds_need_the_key() {
         NewScanRequestPb { start_primary_key: key.clone(), ..of_b() },
         NewScanRequestPb { stop_primary_key: key.clone(), ..of_b() },
         NewScanRequestPb { last_primary_key: key.clone(), ..of_b() },
+        NewScanRequestPb { last_primary_key: Some(bytes::Bytes::new()), ..of_b() },
     ];
     assert!(allows(&columns(0b0010), &of_b()));
     for scan in keyed {

@@ -191,6 +191,12 @@ async fn what_is_not_supported_is_refused() {
             }
         })
         .await,
+        error_of(&|new| {
+            if let Some(aggregation) = &mut new.nyala_aggregation {
+                aggregation.group_by = vec![0; 300];
+            }
+        })
+        .await,
     ];
     expect_test::expect![[r#"
         INVALID_SCAN_SPEC + INVALID_ARGUMENT: an aggregation needs the columnar layout
@@ -198,6 +204,7 @@ async fn what_is_not_supported_is_refused() {
         INVALID_SCAN_SPEC + NOT_SUPPORTED: aggregation: sum(v) of type STRING is not supported
         INVALID_SCAN_SPEC + INVALID_ARGUMENT: aggregation: there is no projected column 3
         INVALID_SCAN_SPEC + INVALID_ARGUMENT: aggregation: unknown function 99
+        INVALID_SCAN_SPEC + NOT_SUPPORTED: aggregation: v is named twice; name it once
     "#]]
     .assert_eq(&(errors.join("\n") + "\n"));
     let new_request = Some(aggregating());

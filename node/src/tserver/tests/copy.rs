@@ -85,6 +85,12 @@ impl Pair {
         assert_eq!(self.copy(&self.order(None)).await.error, None);
         self.settled().await
     }
+
+    /// Orders a copy that cannot begin; returns the error, and the state of the tablet after it.
+    async fn not_copied(&self) -> String {
+        let error = error_text(&self.copy(&self.order(None)).await.error);
+        format!("{error}\n{}", self.settled().await)
+    }
 }
 
 async fn delete(fixture: &Fixture, how: TabletDataState, cas: Option<i64>) -> DeleteTabletResponsePb {
@@ -157,7 +163,11 @@ async fn a_tombstone_rejects_old_leaders_and_is_copied_over_by_new_ones() {
     // Another server replies at that address.
     let mut order = pair.order(None);
     order.copy_peer_uuid = schema::id_bytes(&TABLE);
-    assert_eq!(pair.copy(&order).await.error, None);
+    let other = error_text(&pair.copy(&order).await.error);
+    assert!(
+        other.contains(&format!(", where server {TABLE} should be; is it of another cluster?")),
+        "{other}"
+    );
     lines.push(pair.settled().await);
     let itself = StartTabletCopyRequestPb { copy_peer_uuid: order.dest_uuid.clone().expect("set"), ..order };
     lines.push(error_text(&pair.copy(&itself).await.error));
@@ -220,16 +230,18 @@ async fn a_failed_source_leaves_the_previous_replica() {
     pair.to.restart().await;
     lines.push(pair.settled().await);
     // The source has no data any more.
-    lines.push(pair.copied().await);
+    lines.push(pair.not_copied().await);
     assert_eq!(delete(&pair.to, TabletDataState::TabletDataDeleted, None).await.error, None);
-    lines.push(pair.copied().await);
+    lines.push(pair.not_copied().await);
     expect_test::expect![[r#"
         ALREADY_INPROGRESS + ALREADY_PRESENT: Tablet abababababababababababababababab is INITIALIZED
         ALREADY_INPROGRESS + ALREADY_PRESENT: Tablet abababababababababababababababab is INITIALIZED
         INITIALIZED TABLET_DATA_COPYING
         t STOPPED TABLET_DATA_TOMBSTONED
         t STOPPED TABLET_DATA_TOMBSTONED
+        UNKNOWN_ERROR + NOT_FOUND: unable to begin tablet copy session: TABLET_NOT_FOUND: the tablet is a tombstone here
         t STOPPED TABLET_DATA_TOMBSTONED
+        UNKNOWN_ERROR + NOT_FOUND: unable to begin tablet copy session: TABLET_NOT_FOUND: the tablet is a tombstone here
         nothing
     "#]]
     .assert_eq(&(lines.join("\n") + "\n"));

@@ -142,6 +142,54 @@ async fn predicates_bounds_and_limits() {
     assert_eq!(fixture.keys(limited).await, [1, 2]);
 }
 
+/// Upstream's C++ client fails a reply with an offset for no cell.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_columnar_reply_without_rows_has_empty_sidecars() {
+    let fixture = Fixture::start().await;
+    three_rows(&fixture).await;
+    let value = Some(Bytes::from_static(b"of no row"));
+    let predicate = Some(column_predicate_pb::Predicate::Equality(column_predicate_pb::Equality { value }));
+    let predicate = ColumnPredicatePb { column: Some("v".to_string()), predicate };
+    let columnar = NewScanRequestPb { row_format_flags: Some(2), ..new_scan(&["key", "v"]) };
+    let new = NewScanRequestPb { column_predicates: vec![predicate], ..columnar };
+    let RpcResponse { message, sidecars } = fixture.scan(&open(new)).await;
+    assert_eq!((message.error.clone(), message.has_more_results()), (None, false));
+    assert_eq!(message.columnar_data.expect("columns").num_rows(), 0);
+    let sizes: Vec<usize> = sidecars.iter().map(Bytes::len).collect();
+    assert_eq!(sizes, [0; 4], "key, offsets, texts, bitmap");
+}
+
+/// Returns the number of rows of each reply of a scan whose replies have one block.
+async fn rows_of_replies(fixture: &Fixture, new: NewScanRequestPb) -> Vec<i32> {
+    let batch_size_bytes = Some(1);
+    let mut request = ScanRequestPb { batch_size_bytes, ..open(new) };
+    let mut rows = Vec::new();
+    for seq in 1.. {
+        let reply = fixture.scan(&request).await.message;
+        assert_eq!(reply.error, None);
+        rows.push(reply.data.as_ref().map_or(0, |rows| rows.num_rows()));
+        if !reply.has_more_results() {
+            return rows;
+        }
+        let (scanner_id, call_seq_id) = (reply.scanner_id.or(request.scanner_id), Some(seq));
+        request = ScanRequestPb { scanner_id, call_seq_id, batch_size_bytes, ..Default::default() };
+    }
+    unreachable!("a scan ends")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_reply_that_reaches_the_limit_is_the_last() {
+    let fixture = Fixture::start().await;
+    fixture.create_tablet().await;
+    let rows: Vec<Op<'_>> = (0..300).map(|key| insert(key, "text")).collect();
+    assert_eq!(fixture.write(&rows).await.per_row_errors, []);
+    let of_limit = |limit| NewScanRequestPb { limit: Some(limit), ..new_scan(&["key"]) };
+    assert_eq!(rows_of_replies(&fixture, of_limit(3)).await, [3]);
+    assert_eq!(rows_of_replies(&fixture, of_limit(128)).await, [128]);
+    assert_eq!(rows_of_replies(&fixture, of_limit(130)).await, [128, 2]);
+    assert_eq!(rows_of_replies(&fixture, of_limit(1_000)).await.iter().sum::<i32>(), 300);
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn errors_of_scan_requests() {
     let fixture = Fixture::start().await;

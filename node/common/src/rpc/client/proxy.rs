@@ -90,6 +90,10 @@ enum ProxyLink {
 /// segment after one second.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(3);
 
+/// Connections to one address that are attempted, each but the last for a token that was rejected: the next one may be
+/// rejected too, if it was replaced by an older one meanwhile.
+const ATTEMPTS: u32 = 3;
+
 /// Reason of the end of connections that the proxy closes.
 const DISCONNECTED: &str = "closed by this side";
 
@@ -234,14 +238,15 @@ impl ProxyShared {
             let deadline = self.env.now().mono.after(CONNECT_TIMEOUT);
             let connect =
                 || ClientConnection::connect_to_host(&self.env, addr, &host, &self.caller, deadline);
-            let had_token = self.caller.security().is_some_and(|security| security.token().is_some());
-            let mut connected = connect().await;
-            if connected.as_ref().is_err_and(|error| self.forget_token(error, had_token)) {
-                connected = connect().await;
-            }
-            match connected {
-                Ok(connection) => return Ok(connection),
-                Err(error) => last = error,
+            for _ in 0..ATTEMPTS {
+                let had_token = self.caller.security().is_some_and(|security| security.token().is_some());
+                match connect().await {
+                    Ok(connection) => return Ok(connection),
+                    Err(error) => last = error,
+                }
+                if !self.forget_token(&last, had_token) {
+                    break;
+                }
             }
         }
         Err(last)

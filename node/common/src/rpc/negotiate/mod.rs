@@ -15,6 +15,7 @@
 //! - After the handshake all frames are inside TLS. If both sides are on one host and both listed
 //!   TLS_AUTHENTICATION_ONLY, the frames continue in plain text.
 //! - PLAIN accepts any user name, so it is offered to trusted networks only, and never if authentication is required.
+//! - Names of more than 256 bytes are refused, whatever proves them: log lines and audit events repeat names.
 //! - With a keytab SASL is GSSAPI instead of PLAIN, with more steps: see `gssapi`. Steps that may wait for files or a
 //!   KDC are announced by `may_block`, so that their owner runs them elsewhere.
 //! - A secret (token, JWT) is sent only inside TLS, to a server whose certificate was verified.

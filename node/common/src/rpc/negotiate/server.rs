@@ -21,6 +21,11 @@ use nyala_proto::kudu::rpc::{
     ConnectionContextPb, ErrorStatusPb, NegotiatePb, RequestHeader, ResponseHeader, RpcFeatureFlag,
 };
 
+/// Maximum length in bytes of a user's name and of a principal, which log lines and audit events repeat.
+const NAME_BYTES_MAX: usize = 256;
+/// Bytes of an unknown mechanism that the reply repeats: clients choose names.
+const SHOWN_BYTES_MAX: usize = 64;
+
 /// Facts about one connection, and the server's rules.
 #[derive(Clone)]
 pub struct ServerNegotiationConfig {
@@ -281,12 +286,24 @@ impl ServerNegotiation {
         let der = session.peer_certificate().ok_or_else(|| invalid("no client certificate"))?;
         let no_user = "did not find expected X509 userId extension in cert";
         let user = certificate_user(&der).ok_or_else(|| invalid(no_user))?;
-        Ok(self.peer(&user, None, AuthnMethod::Certificate))
+        self.peer(&user, None, AuthnMethod::Certificate)
     }
 
-    pub(super) fn peer(&self, user: &str, principal: Option<Arc<str>>, method: AuthnMethod) -> PeerIdentity {
-        let plain_loopback = self.config.loopback && !self.config.encrypt_loopback;
-        PeerIdentity { user: user.into(), principal, method, confidential: self.tls_done || plain_loopback }
+    /// Returns the client's identity. Rejects names of more than [`NAME_BYTES_MAX`].
+    pub(super) fn peer(
+        &self,
+        user: &str,
+        principal: Option<Arc<str>>,
+        method: AuthnMethod,
+    ) -> Result<PeerIdentity, Rejection> {
+        let bytes = principal.as_ref().map_or(0, |principal| principal.len()).max(user.len());
+        if bytes > NAME_BYTES_MAX {
+            return unauthorized(&format!(
+                "the user's name is too long ({bytes} bytes, limit {NAME_BYTES_MAX}); use a shorter one"
+            ));
+        }
+        let confidential = self.tls_done || self.config.loopback && !self.config.encrypt_loopback;
+        Ok(PeerIdentity { user: user.into(), principal, method, confidential })
     }
 
     fn on_authentication(&mut self, message: &NegotiatePb) -> Result<NegotiationStep, Rejection> {
@@ -321,7 +338,8 @@ impl ServerNegotiation {
             return unauthorized(&format!("SASL_INITIATE must name one mechanism, not {count}"));
         };
         if !self.mechanisms().iter().any(|offer| offer.mechanism == chosen.mechanism) {
-            let name = chosen.mechanism.escape_debug();
+            let name = &chosen.mechanism;
+            let name = name[..name.floor_char_boundary(SHOWN_BYTES_MAX)].escape_debug();
             return reject(
                 RpcErrorCodePb::FatalUnauthorized,
                 format!("Runtime error: SASL(-4): no mechanism available: {name}"),
@@ -338,7 +356,7 @@ impl ServerNegotiation {
             );
         }
         let user = plain_user(message.token.as_deref().unwrap_or_default())?;
-        self.peer = Some(self.peer(&user, None, AuthnMethod::Plain));
+        self.peer = Some(self.peer(&user, None, AuthnMethod::Plain)?);
         Ok(NegotiateStep::SaslSuccess)
     }
 
@@ -350,7 +368,7 @@ impl ServerNegotiation {
         let TokenRejection { code, message } = match tokens.verify(token, self.config.now) {
             Ok(identity) => {
                 let principal = identity.principal.map(Arc::from);
-                self.peer = Some(self.peer(&identity.user, principal, AuthnMethod::Token));
+                self.peer = Some(self.peer(&identity.user, principal, AuthnMethod::Token)?);
                 return Ok(NegotiateStep::TokenExchange);
             }
             Err(rejection) => rejection,
@@ -369,7 +387,7 @@ impl ServerNegotiation {
             return Err(invalid("no jwt_raw in JWT_EXCHANGE step"));
         };
         let subject = verifier.verify(jwt, self.config.now).map_err(|why| invalid(&why))?;
-        self.peer = Some(self.peer(&subject, None, AuthnMethod::Jwt));
+        self.peer = Some(self.peer(&subject, None, AuthnMethod::Jwt)?);
         Ok(NegotiateStep::JwtExchange)
     }
 
@@ -446,6 +464,21 @@ mod tests {
         assert_eq!(plain_user(b"other\0root\0secret").as_deref(), Ok("root"));
         for token in [b"".as_slice(), b"root", b"\0root", b"\0\0", b"\0a\0b\0", b"\0\xff\0"] {
             assert!(plain_user(token).is_err(), "{token:?}");
+        }
+    }
+
+    #[test]
+    fn a_long_name_is_refused_whatever_proves_it() {
+        let server = ServerNegotiation::new(true);
+        let (name, long) = ("n".repeat(NAME_BYTES_MAX), "n".repeat(NAME_BYTES_MAX + 1));
+        let refused = "Not authorized: the user's name is too long (257 bytes, limit 256); use a shorter one";
+        for method in [AuthnMethod::Plain, AuthnMethod::Token, AuthnMethod::Jwt, AuthnMethod::Kerberos] {
+            let peer = |user: &str, principal: &str| server.peer(user, Some(principal.into()), method);
+            assert!(peer(&name, &name).is_ok());
+            for (user, principal) in [(&long, &name), (&name, &long)] {
+                let (code, message) = peer(user, principal).expect_err("the name is too long");
+                assert_eq!((code, message.as_str()), (RpcErrorCodePb::FatalUnauthorized, refused));
+            }
         }
     }
 }

@@ -78,7 +78,7 @@ impl ServerNegotiation {
         let Some(user) = user else {
             return unauthorized(&format!("GSSAPI: principal {:?} is no user", principal));
         };
-        self.peer = Some(self.peer(&user, Some(principal.into()), AuthnMethod::Kerberos));
+        self.peer = Some(self.peer(&user, Some(principal.into()), AuthnMethod::Kerberos)?);
         let channel_bindings = match &self.end_point {
             None => None,
             Some(Ok(hash)) => {

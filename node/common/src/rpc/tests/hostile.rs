@@ -96,6 +96,20 @@ async fn a_long_name_is_refused_and_not_repeated() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_client_with_a_long_user_name_is_not_admitted() {
+    let (world, bystander) = watched(RpcConfig::default()).await;
+    let connect = async |bytes: usize| {
+        let user = "u".repeat(bytes);
+        let connected = ClientConnection::connect(&world.env, world.addr, user.as_str(), world.after(5_000));
+        connected.await.map(drop).map_err(|error| error.to_string())
+    };
+    assert_eq!(connect(256).await, Ok(()));
+    let refused = connect(250_000).await.expect_err("the user's name is too long");
+    assert!(refused.contains("the user's name is too long (250000 bytes, limit 256)"), "{refused}");
+    still_served(&world, &bystander).await;
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_request_above_its_limits_is_not_decoded() {
     let (world, bystander) = watched(RpcConfig::default()).await;
     let call = world.begin(&bystander, "WhoAmI", &"x".repeat(1 << 20), 1_000, CallOptions::default());

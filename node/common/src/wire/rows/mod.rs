@@ -315,7 +315,8 @@ impl SharedParts {
     }
 
     fn add_offsets(&mut self, offsets: &[u32]) -> Option<i32> {
-        offsets.iter().for_each(|offset| self.bytes.extend_from_slice(&offset.to_le_bytes()));
+        let offsets = sent_offsets(offsets).iter();
+        offsets.for_each(|offset| self.bytes.extend_from_slice(&offset.to_le_bytes()));
         self.end()
     }
 
@@ -341,7 +342,13 @@ fn shared_sidecars(block: &RowBlock) -> (Vec<ColumnPb>, Sidecars) {
     (columns.collect(), parts.finish())
 }
 
+/// Returns the offsets to send: none without cells. Kudu's C++ client fails a reply of 0 rows that has one.
+fn sent_offsets(offsets: &[u32]) -> &[u32] {
+    if offsets.len() > 1 { offsets } else { &[] }
+}
+
 fn offset_bytes(offsets: &[u32]) -> Vec<u8> {
+    let offsets = sent_offsets(offsets);
     let mut bytes = vec![0; 4 * offsets.len()];
     for (bytes, offset) in bytes.as_chunks_mut().0.iter_mut().zip(offsets) {
         *bytes = offset.to_le_bytes();

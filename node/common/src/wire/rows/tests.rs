@@ -125,6 +125,25 @@ fn columnar_bytes_are_kudus() {
     assert_eq!(pb.num_rows, Some(3));
 }
 
+/// A real Kudu server sends `[0, 0, 0, 0]` bytes, whatever the buffers of the reply.
+#[test]
+fn columnar_sidecars_of_no_rows_are_empty() {
+    let columns = [
+        ColumnSchema::new(0, "key", DataType::Int32),
+        ColumnSchema::new(1, "s", DataType::String).nullable(),
+    ];
+    let projection: Vec<ProjectedColumn> = columns.iter().map(ProjectedColumn::from).collect();
+    let (pb, sidecars) = built(RowsFormat::Columnar, &projection, Vec::new());
+    let RowBlockPb::Columnar(pb) = pb else { panic!("columnar was asked for") };
+    assert_eq!((pb.num_rows, sidecars.len()), (Some(0), 4));
+    let none = RowBlock::new(&projection);
+    for (described, sidecars) in [shared_sidecars(&none), separate_sidecars(none)] {
+        assert_eq!(described, pb.columns);
+        let sizes: Vec<usize> = sidecars.to_vec().iter().map(Bytes::len).collect();
+        assert_eq!(sizes, [0; 4]);
+    }
+}
+
 #[test]
 fn rows_without_columns_are_counted() {
     let count = || RowBlock { rows: 5, columns: Vec::new() };

@@ -3,6 +3,7 @@
 
 mod commit_wait;
 mod copy;
+mod copy_begin;
 mod copy_limits;
 mod failure_time;
 mod hibernation;
