@@ -173,6 +173,11 @@ impl Scan {
         self.is_point_read
     }
 
+    /// Returns true if the scan returns no more rows; false at the end of its range until a read finds that end.
+    pub fn is_finished(&self) -> bool {
+        self.left == 0 && self.ahead.is_none()
+    }
+
     /// Reads the block that [`Scan::read_block`] returns next.
     pub(super) fn read_ahead(&mut self) -> Result<()> {
         self.ahead = Some(self.read_block()?);

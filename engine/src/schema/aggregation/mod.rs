@@ -10,6 +10,7 @@
 //!
 //! - NULL is a group of its own, and is skipped by all functions but `COUNT(*)`.
 //! - Sums of integers and decimals wrap around, as DataFusion's do, so that their parts may be added in any order.
+//! - A group column or an aggregate is named once. Each copies cells, so repeats would multiply the memory of a block.
 //! - Floating-point columns have no groups, minima or maxima: SQL engines order NaN and the zeros differently.
 //! - Invariant: groups are returned in the order of their first rows, so that equal rows give equal bytes.
 
@@ -45,28 +46,45 @@ pub struct Aggregation {
 
 impl Aggregation {
     /// Returns the columns of the result: those of the groups, then one for each aggregate. Fails with `Invalid` for
-    /// a position outside the projection, and with `Unsupported` for a function that a column's type does not have.
+    /// a position outside the projection, and with `Unsupported` for a function that a column's type does not have, and
+    /// for a group column or an aggregate that is named twice.
     pub fn output(&self, projection: &[ProjectedColumn]) -> Result<Vec<ProjectedColumn>> {
         let column = |at: usize| {
             let outside = || Error::invalid(format!("aggregation: there is no projected column {at}"));
             projection.get(at).ok_or_else(outside)
         };
         let mut output = Vec::with_capacity(self.group_by.len() + self.aggregates.len());
-        for at in &self.group_by {
+        for (number, at) in self.group_by.iter().enumerate() {
             let group = column(*at)?;
-            if !is_ordered(group.ty) {
-                let (name, ty) = (&group.name, group.ty.name());
-                let fault = format!("aggregation: groups of column {name:?} of type {ty} are not supported");
-                return Err(Error::unsupported(fault));
-            }
+            check_group(group)?;
+            check_first(&self.group_by, number, &group.name)?;
             output.push(group.clone());
         }
-        for aggregate in &self.aggregates {
+        for (number, aggregate) in self.aggregates.iter().enumerate() {
             let of = aggregate.column.map(column).transpose()?;
-            output.push(aggregate_column(aggregate.function, of)?);
+            let result = aggregate_column(aggregate.function, of)?;
+            check_first(&self.aggregates, number, &result.name)?;
+            output.push(result);
         }
         Ok(output)
     }
+}
+
+fn check_group(column: &ProjectedColumn) -> Result<()> {
+    if is_ordered(column.ty) {
+        return Ok(());
+    }
+    let (name, ty) = (&column.name, column.ty.name());
+    Err(Error::unsupported(format!("aggregation: groups of column {name:?} of type {ty} are not supported")))
+}
+
+/// Returns an error if the part at this position equals an earlier one. After `Unsupported` an older reader, which may
+/// repeat a part, reads the rows instead.
+fn check_first<T: PartialEq>(parts: &[T], at: usize, name: &str) -> Result<()> {
+    if !parts[..at].contains(&parts[at]) {
+        return Ok(());
+    }
+    Err(Error::unsupported(format!("aggregation: {name} is named twice; name it once")))
 }
 
 /// Returns the result column of a function.

@@ -137,6 +137,16 @@ fn model(rows: &[Row], aggregation: &Aggregation, projection: &[ProjectedColumn]
     groups.into_iter().map(of_group).collect()
 }
 
+/// Returns the parts without repeats.
+fn once<T: PartialEq>(parts: impl Iterator<Item = T>) -> Vec<T> {
+    parts.fold(Vec::new(), |mut kept, part| {
+        if !kept.contains(&part) {
+            kept.push(part);
+        }
+        kept
+    })
+}
+
 proptest! {
     #[test]
     fn results_equal_those_of_the_model(
@@ -147,7 +157,8 @@ proptest! {
     ) {
         let projection = projection();
         let at = |index: &prop::sample::Index| index.index(projection.len());
-        let group_by = keys.iter().map(at).filter(|at| is_ordered(projection[*at].ty)).collect();
+        let group_by = keys.iter().map(at).filter(|at| is_ordered(projection[*at].ty));
+        let group_by = once(group_by);
         let chosen = aggregates.iter().map(|(function, index)| {
             Aggregate { function: FUNCTIONS[*function], column: Some(at(index)) }
         });
@@ -155,7 +166,7 @@ proptest! {
             aggregate.function.result(aggregate.column.map(|at| projection[at].ty)).is_some()
         };
         let all_rows = Aggregate { function: AggregateFunction::Count, column: None };
-        let aggregates = chosen.filter(has_result).chain([all_rows]).collect();
+        let aggregates = once(chosen.filter(has_result).chain([all_rows]));
         let aggregation = Arc::new(Aggregation { group_by, aggregates });
         let output = aggregation.output(&projection).expect("only what has a result");
         let mut aggregator = Aggregator::new(&aggregation, &projection);
@@ -220,4 +231,29 @@ fn what_has_no_exact_result_is_refused() {
         aggregation: max(*) of type no column is not supported
     "#]]
     .assert_eq(&(texts.join("\n") + "\n"));
+}
+
+/// Cells are copied for every group column and aggregate: a request that repeats one has no limit of its memory.
+#[test]
+fn a_repeated_group_column_or_aggregate_is_refused() {
+    let projection = [ProjectedColumn::from(&ColumnSchema::new(0, "k", DataType::Int32))];
+    let of = |function, column| Aggregate { function, column };
+    let (count, min) = (of(AggregateFunction::Count, None), of(AggregateFunction::Min, Some(0)));
+    let (sum, mean) = (of(AggregateFunction::Sum, Some(0)), of(AggregateFunction::SumAsDouble, Some(0)));
+    let output = |group_by: &[usize], aggregates: &[Aggregate]| {
+        Aggregation { group_by: group_by.to_vec(), aggregates: aggregates.to_vec() }.output(&projection)
+    };
+    let refused = [output(&[0, 0], &[]), output(&[], &[min, sum, min]), output(&[0], &[count, count])];
+    let texts = refused.map(|result| {
+        let error = result.expect_err("a part is repeated");
+        assert_eq!(error.kind, crate::error::ErrorKind::Unsupported, "a reader then reads the rows");
+        error.message
+    });
+    expect_test::expect![[r#"
+        aggregation: k is named twice; name it once
+        aggregation: min(k) is named twice; name it once
+        aggregation: count(*) is named twice; name it once
+    "#]]
+    .assert_eq(&(texts.join("\n") + "\n"));
+    assert_eq!(output(&[0], &[sum, mean, min]).expect("one column, several functions").len(), 4);
 }
