@@ -63,6 +63,8 @@ pub struct KeepOptions {
     pub traces: Option<(PathBuf, String)>,
     /// True if the run's features are collected, for guided search.
     pub features: bool,
+    /// True if the run ends without trials: another run has made those of its seed.
+    pub no_trials: bool,
 }
 
 /// A violation as text.
@@ -164,7 +166,13 @@ pub fn run(plan: &Plan, kind: WorldKind, keep: KeepOptions) -> Result<RunResult,
     }
     let mut run = Run::new(world.as_mut(), &workload, plan, &observer);
     // A run that panics has a trace up to there.
-    let phases = catch_unwind(AssertUnwindSafe(|| run.phases()));
+    let phases = catch_unwind(AssertUnwindSafe(|| {
+        let injector = run.phases();
+        if injector.is_some() && !keep.no_trials {
+            run.run_trials();
+        }
+        injector
+    }));
     if let Some((dir, name)) = &keep.traces {
         let written = observer.write_traces(dir, name);
         written.map_err(|error| format!("writing traces into {}: {error}", dir.display()))?;
@@ -452,9 +460,14 @@ impl<'a> Run<'a> {
         left.extend(self.check_recovered_state(injector));
         let maintained = maintain(self.world, &self.observer.running().all(), self.plan.seed);
         left.extend(maintained.iter().filter_map(maintenance::check));
-        let is_large = self.plan.op_count() > SMALL_PLAN_OPS_MAX;
-        left.extend(crate::trials::run(self.plan.seed, is_large));
         self.failures.extend(left.iter().map(to_record));
+    }
+
+    /// Runs the trials of the plan's seed.
+    fn run_trials(&mut self) {
+        let is_large = self.plan.op_count() > SMALL_PLAN_OPS_MAX;
+        let found = crate::trials::run(self.plan.seed, is_large);
+        self.failures.extend(found.iter().map(to_record));
     }
 
     /// Compares what replicas hold in memory with what a restart would find. An operation may be on its way: what

@@ -53,6 +53,9 @@ pub(super) struct RunOneArgs {
     /// Print the run's features
     #[arg(long)]
     features: bool,
+    /// Leave out the trials of the plan's seed
+    #[arg(long)]
+    no_trials: bool,
 }
 
 /// A timeline event as printed by the child.
@@ -91,7 +94,8 @@ pub(super) fn one(args: &RunOneArgs) -> Result<bool> {
     let plan = args.source.plan()?;
     let events = args.events.clone().unwrap_or(0..0);
     let traces = args.trace.as_ref().map(|dir| (dir.clone(), args.source.file_name()));
-    let keep = KeepOptions { events, timeline: args.timeline, traces, features: args.features };
+    let (timeline, features, no_trials) = (args.timeline, args.features, args.no_trials);
+    let keep = KeepOptions { events, timeline, traces, features, no_trials };
     let result = run(&plan, args.source.options.world, keep).map_err(|error| anyhow!(error))?;
     let mut stdout = std::io::stdout().lock();
     for line in &result.lines {
@@ -136,6 +140,8 @@ pub(super) struct RunJob {
     pub trace: Option<PathBuf>,
     /// True if features are requested.
     pub features: bool,
+    /// True if the run ends without trials.
+    pub no_trials: bool,
     /// The program to run, if it is not this one.
     pub program: Option<PathBuf>,
     /// Number of the mutant to run with; 0 for none.
@@ -150,6 +156,7 @@ impl RunJob {
             timeline: false,
             trace: None,
             features: false,
+            no_trials: false,
             program: None,
             mutant: 0,
         }
@@ -173,6 +180,9 @@ impl RunJob {
         }
         if self.features {
             command.arg("--features");
+        }
+        if self.no_trials {
+            command.arg("--no-trials");
         }
         // Huge pages are mostly zeroes that a run never uses, and freed memory goes back to the system for other runs.
         command.env("RUST_BACKTRACE", "1").env("MIMALLOC_ALLOW_THP", "0").env("MIMALLOC_PURGE_DELAY", "0");

@@ -1,9 +1,9 @@
 //! Guided search: runs of fresh seeds, and of children of plans that showed something new.
 //!
 //! ```text
-//!            ┌──────── fresh seed: profile and size by learnt weights      [`arms`]
-//! half, half ┤
-//!            └──────── child: a plan by energy, a mutation                 [`corpus`], `sim_plan::mutate`
+//!              ┌────── fresh seed: profile and size by learnt weights      [`arms`]
+//! CPU in halves ┤
+//!              └────── child: a plan by energy, a mutation, no trials      [`corpus`], `sim_plan::mutate`
 //! run ──► features ──► new ones? keep the plan, learn the weights          [`search`]
 //!                 └──► fresh seeds: the discovery curve, the stopping rule [`curve`]
 //! ```
@@ -36,8 +36,8 @@ mod search;
 #[cfg(test)]
 mod tests;
 
-/// One run in this number is checked to run the same way twice, if it is a child: every second one is.
-const TWICE_EVERY: u64 = 100;
+/// One run in this number is checked to run the same way twice, if it is a child.
+const TWICE_EVERY: u64 = 50;
 
 #[derive(Args)]
 pub(super) struct ExploreArgs {
@@ -145,8 +145,9 @@ impl Campaign<'_> {
                 RunJob::new(PlanSource { what: task.plan.seed.to_string(), options: task.options.clone() })
             }
         };
-        let job =
-            RunJob { features: true, program: self.args.program.clone(), mutant: self.args.mutant, ..job };
+        // A child has its parent's seed, whose trials the parent has run.
+        let (program, mutant, no_trials) = (self.args.program.clone(), self.args.mutant, task.is_child());
+        let job = RunJob { features: true, program, mutant, no_trials, ..job };
         let mut output = job.run()?;
         if task.is_child() {
             if task.number.is_multiple_of(TWICE_EVERY) {

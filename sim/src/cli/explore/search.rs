@@ -86,9 +86,16 @@ struct Tally {
     failed: u64,
     /// Runs by children that added a feature.
     gains: u64,
-    cpu_ms: u64,
+    fresh_cpu_ms: u64,
+    child_cpu_ms: u64,
     /// CPU time when a child last added a feature.
     gained_at_ms: u64,
+}
+
+impl Tally {
+    fn cpu_ms(&self) -> u64 {
+        self.fresh_cpu_ms + self.child_cpu_ms
+    }
 }
 
 /// A search and all that it has learnt.
@@ -130,10 +137,11 @@ impl Search {
         }
     }
 
-    /// Returns the next run: a fresh seed and a child in turn.
+    /// Returns the next run. Fresh seeds and children have half of the CPU time each: a fresh seed has trials, too, and
+    /// costs as much as several children.
     pub(super) fn next(&mut self) -> Task {
         self.begun += 1;
-        let child = self.begun.is_multiple_of(2) && !self.settings.plain;
+        let child = self.tally.child_cpu_ms < self.tally.fresh_cpu_ms && !self.settings.plain;
         match child.then(|| self.child()).flatten() {
             Some((origin, plan)) => self.task(origin, plan, FaultProfile::Swarm, PlanSize::Full),
             None => self.fresh(),
@@ -175,7 +183,6 @@ impl Search {
     /// Learns from a run that has ended.
     pub(super) fn finish(&mut self, task: &Task, output: &ChildOutput) -> Result<()> {
         let outcome = &output.outcome;
-        self.tally.cpu_ms += outcome.cpu_ms;
         let new = self.corpus.count(&output.features);
         self.learn(task, new.len(), outcome.cpu_ms);
         self.aims.add(&outcome.marks);
@@ -195,17 +202,19 @@ impl Search {
         match &task.origin {
             Origin::Fresh(profile, size) => {
                 self.tally.fresh += 1;
+                self.tally.fresh_cpu_ms += cpu_ms;
                 self.shapes.learn((*profile, *size), new, cpu_s);
             }
             Origin::Child { mutation, kind, .. } => {
                 self.tally.children += 1;
+                self.tally.child_cpu_ms += cpu_ms;
                 self.mutations.learn(*mutation, new, cpu_s);
                 if let Some(kind) = kind {
                     self.kinds.learn(*kind, new, cpu_s);
                 }
                 if new > 0 {
                     self.tally.gains += 1;
-                    self.tally.gained_at_ms = self.tally.cpu_ms;
+                    self.tally.gained_at_ms = self.tally.cpu_ms();
                 }
             }
         }
@@ -230,7 +239,7 @@ impl Search {
 
     /// Returns true if neither fresh seeds nor the corpus are likely to show anything new.
     pub(super) fn is_over(&self) -> bool {
-        let barren = self.tally.cpu_ms.saturating_sub(self.tally.gained_at_ms) >= BARREN_MS;
+        let barren = self.tally.cpu_ms().saturating_sub(self.tally.gained_at_ms) >= BARREN_MS;
         barren && !self.settings.plain && self.curve.is_exhausted()
     }
 
@@ -253,7 +262,7 @@ impl Search {
 
     pub(super) fn print(&self) {
         let Tally { fresh, children, failed, gains, .. } = self.tally;
-        let cpu = self.tally.cpu_ms as f64 / 1e3;
+        let cpu = self.tally.cpu_ms() as f64 / 1e3;
         outln!("runs        {}, {failed} failed; {fresh} fresh seeds, {children} children", self.runs());
         outln!("CPU         {cpu:.1} s, {:.2} s a run", cpu / self.runs().max(1) as f64);
         outln!("corpus      {} plans; {gains} children showed something new", self.corpus.len());

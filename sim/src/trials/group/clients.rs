@@ -3,12 +3,13 @@
 use engine::error::ErrorKind;
 use engine::raft::kind;
 use engine::replica::log_payload::{LoggedOp, request_of};
-use engine::replica::{Op, OpReply, OpResult, ReplicaEvent, RequestId};
+use engine::replica::{Op, OpReply, OpResult, Replica, ReplicaEvent, RequestId};
 use engine::schema::row_ops::RowError;
 use engine::wal::ReplicateEntry;
 
 use super::GroupTrial;
 use super::open_request::OpenRequest;
+use super::server::TrialServer;
 use crate::model::RowAnswer;
 use crate::trials::scans::TrialTable;
 use crate::trials::{draw, shape};
@@ -99,9 +100,12 @@ impl GroupTrial {
                 use ErrorKind::{Aborted, NotLeader, NotReady, Throttled};
                 let own = &self.servers[server];
                 // What a new or a former leader knows of the schema may be older than the client's.
+                let status = |replica: &Replica| replica.status(self.reading(server));
+                let terms = self.servers.iter().filter_map(TrialServer::replica).map(|own| status(own).term);
+                let newest = terms.max();
                 let behind = own.replica().is_some_and(|replica| {
-                    let status = replica.status(self.reading(server));
-                    !replica.tablet().mvcc().is_caught_up() || !status.is_quorum_active
+                    let (status, caught_up) = (status(replica), replica.tablet().mvcc().is_caught_up());
+                    !caught_up || !status.is_quorum_active || Some(status.term) < newest
                 });
                 let expected = matches!(error.kind, NotLeader | NotReady | Aborted | Throttled);
                 if !expected && !behind && !own.rotten && !own.lost_power() {
