@@ -195,7 +195,7 @@ impl Catalog {
         before: &[PeerRecord],
         out: &mut CatalogEffects,
     ) {
-        let tablet = &self.tablets[&id];
+        let Some(tablet) = self.tablets.get(&id) else { return };
         let consensus = &tablet.record.consensus;
         if !self.config.remove_evicted || tablet.record.state != TabletLifecycle::Running {
             return;
