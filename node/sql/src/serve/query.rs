@@ -81,8 +81,8 @@ impl QueryHandler {
         }
     }
 
-    /// Prepares a statement, whose text may be empty.
-    async fn prepare(&self, name: &str, sql: &str, types: &[Option<Type>]) -> SqlResult<Prepared> {
+    /// Prepares a statement, whose text may be empty. Counts it under the name that its client gave it, if any.
+    async fn prepare(&self, name: Option<&str>, sql: &str, types: &[Option<Type>]) -> SqlResult<Prepared> {
         let mut statements = script::parse(sql)?;
         if statements.len() > 1 {
             let what = "a prepared statement is one statement; prepare the others on their own";
@@ -226,7 +226,7 @@ impl QueryParser for QueryHandler {
     where
         C: ClientInfo + Unpin + Send + Sync,
     {
-        self.prepare(DEFAULT_NAME, sql, types).await.map(Some).map_err(wire_error)
+        self.prepare(None, sql, types).await.map(Some).map_err(wire_error)
     }
 
     fn get_parameter_types(&self, prepared: &Prepared) -> PgWireResult<Vec<Type>> {
@@ -256,9 +256,10 @@ impl ExtendedQueryHandler for QueryHandler {
         C::Error: Debug,
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
-        let name = message.name.unwrap_or_else(|| DEFAULT_NAME.to_owned());
         let types: Vec<_> = message.type_oids.iter().map(|oid| Type::from_oid(*oid)).collect();
-        let prepared = self.prepare(&name, &message.query, &types).await.map_err(wire_error)?;
+        let name = message.name.as_deref();
+        let prepared = self.prepare(name, &message.query, &types).await.map_err(wire_error)?;
+        let name = message.name.unwrap_or_else(|| DEFAULT_NAME.to_owned());
         client.portal_store().put_statement(Arc::new(StoredStatement::new(name, prepared, Vec::new())));
         client.send(PgWireBackendMessage::ParseComplete(ParseComplete::new())).await?;
         Ok(())

@@ -214,12 +214,15 @@ impl ProxyShared {
     }
 
     /// Forgets an authentication token that the server rejected, so that the next attempt presents the caller's own
-    /// credentials. Returns true if there was one. `had_token`: there was one when the connection began; another
-    /// connection that was rejected at the same time may have forgotten it since.
-    fn forget_token(&self, error: &RpcError, had_token: bool) -> bool {
+    /// credentials; another connection that was rejected at the same time may have done so since. Returns true if a
+    /// token was rejected.
+    fn forget_token(&self, error: &RpcError) -> bool {
         let invalid = RpcErrorCodePb::FatalInvalidAuthenticationToken;
         let rejected = matches!(error, RpcError::Remote { code, .. } if *code == invalid);
-        rejected && self.caller.security().is_some_and(|security| security.forget_token() || had_token)
+        if rejected && let Some(security) = self.caller.security() {
+            security.forget_token();
+        }
+        rejected
     }
 
     async fn connect_any(&self) -> Connected {
@@ -239,12 +242,11 @@ impl ProxyShared {
             let connect =
                 || ClientConnection::connect_to_host(&self.env, addr, &host, &self.caller, deadline);
             for _ in 0..ATTEMPTS {
-                let had_token = self.caller.security().is_some_and(|security| security.token().is_some());
                 match connect().await {
                     Ok(connection) => return Ok(connection),
                     Err(error) => last = error,
                 }
-                if !self.forget_token(&last, had_token) {
+                if !self.forget_token(&last) {
                     break;
                 }
             }

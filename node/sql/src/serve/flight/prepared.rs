@@ -12,6 +12,7 @@ use datafusion::arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use datafusion::arrow::compute::cast;
 use datafusion::arrow::datatypes::{DataType as ArrowType, Field, Schema as ArrowSchema};
 use datafusion::arrow::ipc::writer::IpcWriteOptions;
+use datafusion::common::utils::memory::RecordBatchMemoryCounter;
 use datafusion::execution::memory_pool::{MemoryConsumer, MemoryReservation};
 use datafusion::logical_expr::sqlparser::ast::{Expr, Value};
 use futures_util::{StreamExt, TryStreamExt};
@@ -123,12 +124,12 @@ impl PreparedStatements {
         let count = self.look(caller, handle, |statement| statement.count)?;
         let bytes_max = self.shared.config.message_bytes_max;
         let mut bound = BoundValues { batches: Vec::new(), memory: reservation(caller) };
+        let mut buffers = RecordBatchMemoryCounter::new();
         let mut batches = self.batches(values);
         while let Some(batch) = batches.next().await {
             let batch = batch.map_err(Status::from)?;
             check_count(count, batch.num_columns()).map_err(status)?;
-            let bytes = size_of::<RecordBatch>() + batch.get_array_memory_size();
-            bound.memory.try_grow(bytes).map_err(status)?;
+            bound.memory.try_grow(batch_bytes(&mut buffers, &batch)).map_err(status)?;
             if bound.memory.size() > bytes_max {
                 let what = format!("parameters of more than {bytes_max} bytes; send fewer rows at a time");
                 return Err(status(SqlError::with_state(state::OVERLOADED, what)));
@@ -224,6 +225,14 @@ fn reservation(caller: &Caller) -> MemoryReservation {
     MemoryConsumer::new("prepared statements").register(&caller.executor.runtime.memory_pool)
 }
 
+/// Returns the memory of a batch without that of buffers that were counted before.
+fn batch_bytes(buffers: &mut RecordBatchMemoryCounter, batch: &RecordBatch) -> usize {
+    // The columns are parts of one buffer, the body of their message: the size of each array has all of it.
+    let own = |array: &ArrayRef| array.get_array_memory_size().saturating_sub(array.get_buffer_memory_size());
+    let arrays: usize = batch.columns().iter().map(own).sum();
+    size_of::<RecordBatch>() + arrays + buffers.count_batch(batch)
+}
+
 fn check_count(want: usize, given: usize) -> SqlResult<()> {
     match want == given {
         true => Ok(()),
@@ -282,11 +291,13 @@ fn constant(number: usize, column: &ArrayRef, row: usize) -> SqlResult<Expr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use arrow_flight::encode::FlightDataEncoderBuilder;
     use datafusion::arrow::array::{
         BinaryArray, BooleanArray, Decimal128Array, Int64Array, StringArray, StringDictionaryBuilder,
         TimestampMicrosecondArray,
     };
     use datafusion::arrow::datatypes::Int32Type;
+    use futures_util::stream;
 
     fn shown(column: impl Array + 'static) -> String {
         let column: ArrayRef = Arc::new(column);
@@ -310,5 +321,20 @@ mod tests {
             shown(time),
             "arrow_cast('1970-01-01T00:00:00.000001Z', 'Timestamp(Microsecond, Some(\"+00:00\"))')"
         );
+    }
+
+    #[tokio::test]
+    async fn the_body_of_a_message_is_counted_once_for_all_columns() {
+        let column: ArrayRef = Arc::new(Int64Array::from(vec![7; 1000]));
+        let columns = (0..100).map(|at| (format!("${at}"), column.clone()));
+        let sent = RecordBatch::try_from_iter(columns).expect("columns of one length");
+        let messages = FlightDataEncoderBuilder::new().build(stream::iter([Ok(sent)]));
+        let mut received = FlightRecordBatchStream::new_from_flight_data(messages);
+        let batch = received.next().await.expect("a batch").expect("a valid message");
+        let mut buffers = RecordBatchMemoryCounter::new();
+        let bytes = batch_bytes(&mut buffers, &batch);
+        assert!((800_000..900_000).contains(&bytes), "{bytes} bytes for 100,000 values of 8 bytes");
+        let bytes = batch_bytes(&mut buffers, &batch);
+        assert!((1..50_000).contains(&bytes), "{bytes} bytes for more arrays of the same buffers");
     }
 }
