@@ -19,6 +19,8 @@ const RECOVERY: Duration = Duration::from_secs(8);
 const AMPLE: Duration = Duration::from_secs(4);
 /// Most by which a caller's timer may be late.
 const LATE: Duration = Duration::from_millis(20);
+/// Longest time until the first bytes of a call arrive: a segment may be lost, and is sent again.
+const ARRIVAL: Duration = Duration::from_millis(500);
 /// Time for which a call without a reply may still be at its server.
 const LINGERS: Duration = Duration::from_secs(10);
 
@@ -324,7 +326,7 @@ impl Ledger {
         let ends = self.presences.iter().filter(same);
         let last = ends.map(|presence| presence.ended.map_or(call.began, |(at, _)| at)).max();
         let idle = call.began.since(last.unwrap_or_default());
-        idle + Duration::from_millis(100) >= self.keepalive
+        idle + ARRIVAL >= self.keepalive
     }
 
     fn is_calm(&self, call: &CallRecord) -> bool {
