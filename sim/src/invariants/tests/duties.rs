@@ -69,6 +69,28 @@ fn a_blind_replica_does_not_vote_until_it_is_copied() {
 }
 
 #[test]
+fn a_copy_over_a_replica_that_could_not_be_opened_has_nothing_to_remember() {
+    let broken_off = |is_blind: bool| {
+        let mut cluster = Cluster::usual();
+        cluster.follow('c', 'a', "0.0", "1.2");
+        let mut note = |data, last, action| {
+            *cluster.post('c') = PostState { data, last, ..*cluster.post('c') };
+            cluster.note('c', action);
+        };
+        note(NotedDataState::Tombstoned, op("1.2"), RaftAction::Tombstone { cas: None });
+        if is_blind {
+            note(NotedDataState::Failed, OpId::MIN, RaftAction::FailOpen { vote: None });
+        }
+        let at = if is_blind { OpId::MIN } else { op("1.2") };
+        note(NotedDataState::Copying, at, RaftAction::CopyStart { source: peer('a'), term: 1 });
+        note(NotedDataState::Tombstoned, OpId::MIN, RaftAction::Restart { vote: None });
+        cluster.violated().contains(&"NoAmnesia")
+    };
+    assert!(broken_off(false));
+    assert!(!broken_off(true));
+}
+
+#[test]
 fn what_is_left_of_a_first_copy_may_vote() {
     let mut cluster = Cluster::usual();
     let (last, data) = (OpId::MIN, NotedDataState::Failed);
