@@ -12,8 +12,8 @@ use engine::schema::{ColumnSchema, DataType, Schema};
 use engine::sync::Mutex;
 use nyala_client::tables::AlterStep;
 use nyala_client::{Client, ClientConfig, FlushMode, ScanSpec, SessionConfig};
-use nyala_common::env::BoxFuture;
 use nyala_common::env::os::{OsEnv, OsOptions};
+use nyala_common::env::{BoxFuture, Env, mem_net};
 use nyala_common::rpc::server::{RpcHandle, RpcServer};
 use nyala_common::rpc::{Call, MethodInfo, Reply, RpcConfig, RpcErrorCodePb, Service};
 use nyala_common::security::acl::MethodRole;
@@ -22,7 +22,7 @@ use nyala_proto::kudu::consensus::raft_peer_pb::Role;
 use nyala_proto::kudu::master::tablet_locations_pb::InternedReplicaPb;
 use nyala_proto::kudu::master::{
     AlterTableResponsePb, ConnectToMasterResponsePb, GetTableLocationsResponsePb, GetTableSchemaResponsePb,
-    MasterErrorPb, TabletLocationsPb, TsInfoPb, master_error_pb,
+    MasterErrorPb, MasterFeatures, TabletLocationsPb, TsInfoPb, master_error_pb,
 };
 use nyala_proto::kudu::partition_schema_pb::column_identifier_pb::Identifier;
 use nyala_proto::kudu::partition_schema_pb::{ColumnIdentifierPb, RangeSchemaPb};
@@ -264,8 +264,7 @@ impl Service for Server {
     }
 
     fn features(&self) -> &'static [u32] {
-        // ADD_DROP_RANGE_PARTITIONS.
-        &[2]
+        &[MasterFeatures::AddDropRangePartitions as u32, MasterFeatures::GenerateAuthzToken as u32]
     }
 
     fn methods(&self) -> &'static [MethodInfo] {
@@ -295,7 +294,10 @@ impl World {
     /// Starts two masters, of which the second is the leader, and two tablet servers, of which the first is reported as
     /// the tablet's leader.
     async fn new(responses: impl IntoIterator<Item = Scripted>) -> World {
-        let env = OsEnv::new(&OsOptions::default()).expect("this machine");
+        World::in_env(OsEnv::new(&OsOptions::default()).expect("this machine"), responses).await
+    }
+
+    async fn in_env(env: Env, responses: impl IntoIterator<Item = Scripted>) -> World {
         let script = Arc::new(Script::default());
         *script.leaders.lock() = (1, 0);
         *script.tablet.lock() = ("tablet", None);
@@ -401,9 +403,11 @@ async fn a_tablet_that_was_located_before_all_locations_were_dropped_gets_no_row
     assert_eq!(session.written(), 2);
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+#[tokio::test(start_paused = true)]
 async fn a_write_does_not_wait_for_another_writes_token_beyond_its_deadline() {
-    let world = World::new([Scripted::TokenRejected, Scripted::TokenRejected, Scripted::Written]).await;
+    let env = mem_net::env();
+    let responses = [Scripted::TokenRejected, Scripted::TokenRejected, Scripted::Written];
+    let world = World::in_env(env.clone(), responses).await;
     let table = world.client.open_table("t").await.expect("scripted");
     let (is_found, release) = world.script.hold("GetTableSchema");
     let key = 7i32.to_le_bytes();
@@ -414,15 +418,18 @@ async fn a_write_does_not_wait_for_another_writes_token_beyond_its_deadline() {
     };
     let write_briefly = async {
         is_found.await.expect("the other write fetches a token");
+        let begun = env.now().mono;
         let failed = write(Duration::from_secs(1)).await.expect_err("there is no token");
+        let waited = env.now().mono.since(begun);
         release.send(()).expect("the other write waits");
-        failed
+        (failed, waited)
     };
-    let (written, failed) = tokio::join!(write(Duration::from_secs(60)), write_briefly);
+    let (written, (failed, waited)) = tokio::join!(write(Duration::from_secs(60)), write_briefly);
     assert_eq!(written, Ok(()));
     assert_eq!(failed.kind, ErrorKind::TimedOut);
     let text = "table t: another call's request for an authorization token has no reply; retry";
     assert_eq!(failed.message, text);
+    assert!(waited < Duration::from_secs(2), "{waited:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,6 +1,6 @@
 //! NoAmnesia: a tombstone, and a failed copy, keep the OpId of the former log, and a copy that begins still has it: no
-//! attempt that failed before took away what it was to replace. (Term and vote: OneVotePerTerm. A replica that could not
-//! be opened knows no OpId to keep, and must not vote: NoBlindVote.)
+//! attempt that failed before took away what it was to replace. (Term and vote: OneVotePerTerm. A replica that could
+//! not be opened knows no OpId to keep, and must not vote: NoBlindVote.)
 
 use engine::note::raft::{NotedDataState, RaftAction};
 

@@ -68,7 +68,7 @@ impl Write<'_> {
         }
     }
 
-    /// Sends all rows and waits for their results. Unlike the end of the writer, an interrupted flush leaves the writer.
+    /// Sends all rows and waits for their results. The writer is still there if this is interrupted.
     fn flush(&mut self) -> PyResult<()> {
         wait(self.py, self.writer.flush())?.map_err(raised)
     }
