@@ -2,6 +2,7 @@
 //! delete replicas that are no member any more.
 
 use engine::ids::PeerId;
+use engine::raft::interface::PeerStatus;
 use engine::raft::{
     ConfigChange, ConfigChangePart, MemberKind, Peer, PeerHealth, RaftConfig, RaftEvent, RaftStatus,
 };
@@ -29,9 +30,20 @@ impl GroupTrial {
             let matched: Vec<u64> = status.peers.iter().map(|peer| peer.matched).collect();
             self.note(format!("{leader} leads up to {}, others have {matched:?}: {part:?}", status.last));
             let cas_opid_index = Some(status.committed_config.kudu_index());
-            let change = ConfigChange { parts: vec![part], cas_opid_index };
+            let change = ConfigChange { parts: vec![part.clone()], cas_opid_index };
             self.step(leader, RaftEvent::ChangeConfig { ticket: 0, change });
+            let healthy = status.peers.iter().filter(|peer| peer.health == PeerHealth::Healthy);
+            let living: Vec<PeerId> = healthy.map(|peer| peer.id).chain(status.leader).collect();
+            let config = &status.committed_config;
+            let wrong = self.accepted(leader).and_then(|next| wrong_change(config, &living, &part, &next));
+            self.report(wrong);
         }
+    }
+
+    /// Returns the configuration that a leader has accepted and not committed.
+    fn accepted(&self, leader: usize) -> Option<RaftConfig> {
+        let replica = self.servers[leader].running()?;
+        replica.status(self.reading(leader)).pending_config
     }
 
     /// Orders the deletion of a replica that is no member.
@@ -110,12 +122,64 @@ impl GroupTrial {
     /// Returns true if a group has its members, all of them healthy voters.
     pub(super) fn is_whole(&self, status: &RaftStatus) -> bool {
         let config = &status.committed_config;
-        let healthy = |peer: &engine::raft::interface::PeerStatus| {
+        let healthy = |peer: &PeerStatus| {
             peer.health == PeerHealth::Healthy && self.servers[server_of(peer.id)].running().is_some()
         };
         status.pending_config.is_none()
             && config.peers.len() == MEMBERS
             && config.voter_count() == MEMBERS
             && status.peers.iter().all(healthy)
+    }
+}
+
+/// Returns what is wrong with the configuration that a leader has accepted: marks alone change no member's kind, and of
+/// the voters that stay after one has left a majority lives.
+fn wrong_change(
+    before: &RaftConfig,
+    living: &[PeerId],
+    part: &ConfigChangePart,
+    next: &RaftConfig,
+) -> Option<String> {
+    let id = part.peer();
+    let kind = |config: &RaftConfig| config.peer(id).map(|peer| peer.member);
+    if matches!(part, ConfigChangePart::Modify { member: None, .. }) && kind(next) != kind(before) {
+        return Some(format!("{part:?} makes {:?} of {:?}", kind(next), kind(before)));
+    }
+    let live = next.voters().filter(|peer| living.contains(&peer.id)).count();
+    let loses_one = next.voter_count() < before.voter_count();
+    (loses_one && live < next.majority())
+        .then(|| format!("{part:?} leaves {} voters, of which {live} live", next.voter_count()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(peers: &[Peer]) -> RaftConfig {
+        RaftConfig { peers: peers.to_vec(), ..RaftConfig::default() }
+    }
+
+    fn learner(server: usize) -> Peer {
+        Peer { member: MemberKind::NonVoter, ..peer_of(server) }
+    }
+
+    #[test]
+    fn a_mark_that_makes_a_voter_is_wrong() {
+        let before = config(&[peer_of(0), learner(1)]);
+        let (id, replace) = (id_of(1), Some(true));
+        let mark = ConfigChangePart::Modify { id, member: None, promote: None, replace };
+        let living = [id_of(0), id];
+        assert_eq!(wrong_change(&before, &living, &mark, &before), None);
+        assert!(wrong_change(&before, &living, &mark, &config(&[peer_of(0), peer_of(1)])).is_some());
+    }
+
+    #[test]
+    fn a_demotion_that_leaves_no_living_majority_is_wrong() {
+        let before = config(&[peer_of(0), peer_of(1), peer_of(2)]);
+        let next = config(&[peer_of(0), learner(1), peer_of(2)]);
+        let (id, member) = (id_of(1), Some(MemberKind::NonVoter));
+        let demotion = ConfigChangePart::Modify { id, member, promote: None, replace: None };
+        assert_eq!(wrong_change(&before, &[id_of(0), id_of(2)], &demotion, &next), None);
+        assert!(wrong_change(&before, &[id_of(0), id_of(1)], &demotion, &next).is_some());
     }
 }

@@ -10,6 +10,7 @@
 //!
 //! *Not here:* elections and copies, which the group trial has.
 
+mod changed_rows;
 mod replica;
 mod rot;
 mod step;
@@ -76,6 +77,8 @@ struct Trial {
     steps: Vec<String>,
     /// True in a step within which the power of a disk is cut.
     is_cut: bool,
+    /// True while writes change and delete rows, and insert none.
+    changes_only: bool,
 }
 
 /// Runs the trial of a seed; returns what it finds.
@@ -117,6 +120,7 @@ impl Trial {
             mark,
             steps: Vec::new(),
             is_cut: false,
+            changes_only: false,
         })
     }
 
@@ -155,6 +159,7 @@ impl Trial {
             Step::OtherLeader => self.replace_leader(),
             Step::FlushRows => self.job(JobKind::FlushRows),
             Step::Checkpoint => self.job(JobKind::Checkpoint),
+            Step::FlushChanges => self.flush_changes(),
             Step::FlushDeltas => self.jobs(JobKind::FlushDeltas),
             Step::MajorDeltaCompaction => self.jobs(JobKind::MajorDeltaCompaction),
             Step::MinorDeltaCompaction => self.jobs(JobKind::MinorDeltaCompaction),
@@ -202,7 +207,13 @@ impl Trial {
     fn append_rows(&mut self, count: u64) {
         // Before the end of the log there may be an alteration.
         let (shape, schema) = (self.newest_shape(), &self.table.schema);
-        let rows = draw::rows(&mut self.random, &shape, &self.rows, count);
+        let mut rows = draw::rows(&mut self.random, &shape, &self.rows, count);
+        if self.changes_only {
+            rows.retain(changed_rows::is_change);
+        }
+        if rows.is_empty() {
+            return;
+        }
         let encoded = match shape::schema_of(&shape) {
             Ok(newest) => shape::write(&shape, &newest, &rows),
             Err(_) => shape::write(&shape, schema, &rows),

@@ -22,6 +22,8 @@ pub(super) enum Step {
     Compact,
     ChosenCompaction,
     Checkpoint,
+    /// A flush of deltas beside which nothing is in memory but more changes of these rows, and a restart.
+    FlushChanges,
     LogGc,
     /// History up to some snapshot is not kept any more.
     Forget,
@@ -44,6 +46,7 @@ pub(super) fn draw(random: &mut RandomStream) -> Step {
         (Step::Compact, 8),
         (Step::ChosenCompaction, 4),
         (Step::Checkpoint, 4),
+        (Step::FlushChanges, 4),
         (Step::LogGc, 5),
         (Step::Forget, 4),
         (Step::Restart, 7),
