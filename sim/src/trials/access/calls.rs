@@ -35,7 +35,7 @@ const TABLE: Uuid = Uuid([8; 16]);
 /// Calls of a trial.
 const CALLS: usize = 60;
 /// Timeout of a call, and attempts until the tablet has a leader.
-const TIMEOUT: Duration = Duration::from_secs(2);
+const TIMEOUT: Duration = Duration::from_secs(10);
 const ATTEMPTS: usize = 100;
 const PAUSE: Duration = Duration::from_millis(50);
 /// Span of a diff scan, shorter than the history that is kept.
