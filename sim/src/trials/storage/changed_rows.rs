@@ -1,5 +1,5 @@
-//! Flushes of deltas alone: no row in memory has an older place in the log, so what a restart must read from it is known
-//! by the flush and the changes beside it.
+//! Flushes of deltas alone: no row in memory has an older place in the log, so what a restart must read from it is
+//! known by the flush and the changes beside it.
 
 use engine::error::Result;
 use engine::replica::JobKind;
