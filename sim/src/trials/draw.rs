@@ -66,6 +66,12 @@ pub(super) fn rows(
     (0..count).map(|_| one(random)).collect()
 }
 
+/// Returns true if a write can change a row, and inserts none.
+pub(super) fn is_change(row: &RowWrite) -> bool {
+    use WriteKind::{Delete, DeleteIgnore, Update, UpdateIgnore};
+    matches!(row.kind, Update | UpdateIgnore | Delete | DeleteIgnore)
+}
+
 /// Draws an alteration of columns.
 pub(super) fn alteration(random: &mut RandomStream, table: &ModelTable, next: u8) -> Option<Alteration> {
     use TableStep::*;

@@ -3,16 +3,8 @@
 
 use engine::error::Result;
 use engine::replica::JobKind;
-use sim_plan::client_ops::WriteKind;
 
 use super::Trial;
-use crate::model::RowWrite;
-
-/// Returns true if a write can change a row, and inserts none.
-pub(super) fn is_change(row: &RowWrite) -> bool {
-    use WriteKind::{Delete, DeleteIgnore, Update, UpdateIgnore};
-    matches!(row.kind, Update | UpdateIgnore | Delete | DeleteIgnore)
-}
 
 impl Trial {
     pub(super) fn flush_changes(&mut self) -> Result<()> {

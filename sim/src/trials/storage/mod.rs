@@ -209,7 +209,7 @@ impl Trial {
         let (shape, schema) = (self.newest_shape(), &self.table.schema);
         let mut rows = draw::rows(&mut self.random, &shape, &self.rows, count);
         if self.changes_only {
-            rows.retain(changed_rows::is_change);
+            rows.retain(draw::is_change);
         }
         if rows.is_empty() {
             return;
