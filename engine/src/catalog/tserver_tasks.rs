@@ -140,7 +140,7 @@ impl Catalog {
                 self.tasks.retry(now.mono, task);
                 out.notes.push(CatalogNote::RequestFailed { task, attempts, error: error.message });
             }
-            // The replica was created after the server had looked for it.
+            // The replica may have been created after the server had looked for it.
             Err(error) if reported && error.kind == ErrorKind::NotFound => {
                 self.tasks.remove(task);
                 match task.kind {
