@@ -8,7 +8,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 
-use engine::ids::PeerId;
+use engine::ids::{PeerId, Uuid};
 use node::cli::{self, ExitError};
 use node::server::cluster::{Cluster, ClusterConfig};
 use node::server::flags::Flags;
@@ -16,6 +16,12 @@ use nyala_client::replica_admin::ServerInfo;
 use nyala_client::{Client, ClientConfig};
 use nyala_common::env::Env;
 use nyala_common::env::os::{OsEnv, OsOptions};
+use nyala_common::rpc::client::{CallOptions, Proxy};
+use nyala_proto::kudu::master::change_t_server_state_request_pb::HandleMissingTs;
+use nyala_proto::kudu::master::t_server_state_change_pb::StateChange;
+use nyala_proto::kudu::master::{
+    ChangeTServerStateRequestPb, ChangeTServerStateResponsePb, TServerStateChangePb,
+};
 
 struct World {
     env: Env,
@@ -61,6 +67,27 @@ impl World {
         let address = format!("{}:{}", server.host, server.port);
         let replicas = self.client.local_replicas(&address).await.expect("the server runs");
         replicas.iter().filter(|replica| !replica.tombstoned).count()
+    }
+
+    /// Puts a server that has not registered into maintenance mode: masters that have restarted know no more of one
+    /// that is down.
+    async fn enter_maintenance_unregistered(&self, server: PeerId) {
+        let user = self.env.disks.process_user().expect("it has a name");
+        let master = Proxy::new(self.env.clone(), self.cluster.masters()[0].rpc_addr(), user.as_str());
+        let change = TServerStateChangePb {
+            uuid: Some(server.to_string()),
+            change: Some(StateChange::EnterMaintenanceMode as i32),
+        };
+        let request = ChangeTServerStateRequestPb {
+            change: Some(change),
+            handle_missing_tserver: Some(HandleMissingTs::AllowMissingTserver as i32),
+        };
+        let deadline = self.env.now().mono.after(std::time::Duration::from_secs(20));
+        let service = "kudu.master.MasterService";
+        let options = CallOptions::default();
+        let reply = master.call(service, "ChangeTServerState", &request, deadline, options).await;
+        let response: ChangeTServerStateResponsePb = reply.expect("the master runs").message;
+        assert_eq!(response.error, None);
     }
 
     /// Runs `cluster check` until the masters know what a command changed.
@@ -226,5 +253,30 @@ async fn voters_are_replaced_only_without_a_majority() {
     }
     world.run(&["cluster", "check"]).await.expect_err("two servers are down");
     world.run(&done).await.expect("one of three voters runs");
+    world.cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_in_maintenance_mode_that_has_not_registered_can_be_put_back() {
+    let mut world = World::new().await;
+    world.until_healthy().await;
+    let server = Uuid([0xab; 16]);
+    let id = server.to_string();
+    let short = &id[..8];
+    for way_out in [&["maintenance", short, "off"][..], &["undrain", &id], &["remove-server", &id]] {
+        world.enter_maintenance_unregistered(server).await;
+        let listed =
+            world.servers().await.into_iter().find(|listed| listed.id == server).expect("its record");
+        assert!(listed.maintenance && !listed.is_registered());
+        world.run(&["cluster", "servers"]).await.expect("the masters run");
+        world.run(&["cluster", "check"]).await.expect_err("a server is down");
+        let refused = world.run(&["cluster", "drain", &id]).await.expect_err("it is down").message;
+        assert!(refused.contains("it has not registered since the masters started; start it"), "{refused}");
+        let refused = world.run(&["cluster", "decommission", &id]).await.expect_err("it is down").message;
+        assert!(refused.contains(&format!("with nyala cluster maintenance {id} off")), "{refused}");
+        world.run(&[&["cluster"][..], way_out].concat()).await.expect("the masters know it");
+        assert!(world.servers().await.iter().all(|listed| listed.id != server));
+        world.run(&["cluster", "check"]).await.expect("no server is down");
+    }
     world.cluster.shutdown().await;
 }

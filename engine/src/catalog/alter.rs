@@ -1,11 +1,12 @@
 //! Alteration of tables: all steps run on a draft, which takes effect only if every one of them succeeds.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::columns::{change_column, check_column_count, check_comment, check_name, check_owner, new_column};
 use super::commands::{AlterStep, AlterTable, CommandReply, RangeOps, RequestedColumn, RequestedHash};
 use super::delete::soft_deleted;
+use super::draft_ranges::{DraftRanges, DraftTablet};
 use super::error::{CatalogError, CatalogErrorCode, CatalogResult};
 use super::partition_setup;
 use super::record::{SystemRowKey, TableLifecycle, TableRecord, TabletLifecycle};
@@ -17,6 +18,7 @@ use crate::error::Error;
 use crate::ids::{ColumnId, TableId, TabletId};
 use crate::schema::partition::{Partition, PartitionSchema};
 use crate::schema::partition_range::PartitionRange;
+use crate::schema::row_ops::ClientColumn;
 use crate::schema::{ColumnSchema, Schema};
 use crate::time::ClockReading;
 
@@ -27,23 +29,19 @@ struct TableDraft<'a> {
     columns: Vec<ColumnSchema>,
     keys: usize,
     partition_schema: PartitionSchema,
-    /// The new partitions by their starts: existing ones with their tablets, added ones with their labels.
-    partitions: BTreeMap<Vec<u8>, ColumnPosition>,
+    /// Absent before the first range step, and after a step that changes the columns.
+    bounds: Option<Arc<BoundColumns>>,
+    ranges: DraftRanges,
     dropped: Vec<TabletId>,
     budget: TabletBudget,
 }
 
-enum ColumnPosition {
-    Old(TabletId, Partition),
-    New(Partition, Option<String>),
-}
-
-impl ColumnPosition {
-    fn partition(&self) -> &Partition {
-        match self {
-            ColumnPosition::Old(_, partition) | ColumnPosition::New(partition, _) => partition,
-        }
-    }
+/// Columns as the bounds of ranges refer to them.
+struct BoundColumns {
+    /// The table's, without defaults and comments.
+    schema: Schema,
+    /// Those that bounds are encoded with.
+    client: Vec<ClientColumn>,
 }
 
 impl Catalog {
@@ -65,41 +63,39 @@ impl Catalog {
         draft.finish_schema()?;
         self.alter_attributes(now, &mut draft.record, &request)?;
         self.check_record_bytes(&draft)?;
-        let (record, dropped) = (draft.record, draft.dropped);
-        let added = draft.partitions.into_values().filter_map(|place| match place {
-            ColumnPosition::Old(..) => None,
-            ColumnPosition::New(partition, label) => Some((partition, label)),
-        });
-        let added: Vec<_> = added.collect();
+        let (record, added, dropped) = (draft.record, draft.ranges.into_added(), draft.dropped);
         let version = self.commit_alteration(now, id, record, added, dropped, out);
         Ok(CommandReply::Altered { table: id, version })
     }
 
     fn check_record_bytes(&self, draft: &TableDraft<'_>) -> CatalogResult<()> {
         record_limits::check_table(&draft.record)?;
-        if !draft.partitions.values().any(|place| matches!(place, ColumnPosition::New(..))) {
+        if !draft.ranges.tablets().any(|tablet| matches!(tablet, DraftTablet::New(..))) {
             return Ok(());
         }
-        let tablets = draft.partitions.values().map(|place| match place {
-            ColumnPosition::Old(tablet, partition) => {
-                (partition, self.tablets[tablet].record.dimension_label.as_deref())
+        let tablets = draft.ranges.tablets().map(|tablet| match tablet {
+            DraftTablet::Old(id, partition) => {
+                (partition, self.tablets[id].record.dimension_label.as_deref())
             }
-            ColumnPosition::New(partition, label) => (partition, label.as_deref()),
+            DraftTablet::New(partition, label) => (partition, label.as_deref()),
         });
         record_limits::check_tablets(&draft.record.name, tablets)
     }
 
     fn draft(&self, id: TableId) -> TableDraft<'_> {
         let table = &self.tables[&id];
-        let place =
-            |tablet: &TabletId| ColumnPosition::Old(*tablet, self.tablets[tablet].record.partition.clone());
+        let mut ranges = DraftRanges::default();
+        for tablet in table.tablets.values() {
+            ranges.add_old(*tablet, self.tablets[tablet].record.partition.clone());
+        }
         TableDraft {
             config: &self.config,
             record: table.record.clone(),
             columns: table.record.schema.columns().to_vec(),
             keys: table.record.schema.num_key_columns(),
             partition_schema: PartitionSchema::clone(&table.record.partition_schema),
-            partitions: table.tablets.iter().map(|(start, tablet)| (start.clone(), place(tablet))).collect(),
+            bounds: None,
+            ranges,
             dropped: Vec::new(),
             budget: TabletBudget::default(),
         }
@@ -192,7 +188,8 @@ impl Catalog {
         out.notes.push(CatalogNote::TableAltered { table: id, name: record.name.clone(), version });
         let table = self.tables.get_mut(&id).expect("found by the caller");
         table.record = record;
-        table.tablets.retain(|_, tablet| !dropped.contains(tablet));
+        let gone: BTreeSet<TabletId> = dropped.iter().copied().collect();
+        table.tablets.retain(|_, tablet| !gone.contains(tablet));
         self.dirty.insert(SystemRowKey::Table(id));
         let reason = format!("Partition dropped at {}", super::delete::utc(now.wall.micros));
         for tablet in dropped {
@@ -235,6 +232,9 @@ fn same_for_tablets(old: &TableRecord, new: &TableRecord) -> bool {
 
 impl TableDraft<'_> {
     fn step(&mut self, step: &AlterStep, client: &[RequestedColumn]) -> CatalogResult<()> {
+        if !matches!(step, AlterStep::AddRange { .. } | AlterStep::DropRange { .. }) {
+            self.bounds = None;
+        }
         match step {
             AlterStep::AddColumn(column) => self.add_column(column),
             AlterStep::DropColumn(name) => self.drop_column(name),
@@ -316,63 +316,66 @@ impl TableDraft<'_> {
         label: &Option<String>,
         client: &[RequestedColumn],
     ) -> CatalogResult<()> {
-        let schema = self.schema()?;
-        let range = partition_setup::requested_range(&schema, &self.partition_schema, client, bounds)?;
-        for place in self.partitions.values() {
-            let other = place.partition().range();
-            if other == range {
-                let message = format!("range partition already exists: {}", self.show(&schema, &range));
-                return Err(CatalogError::from(Error::already_present(message)));
-            }
-            if other.overlaps(&range) {
-                let message = format!(
-                    "new range partition conflicts with existing one: {}",
-                    self.show(&schema, &range)
-                );
-                return Err(CatalogError::invalid(message));
-            }
+        let columns = self.bound_columns(client)?;
+        let range = self.requested_range(&columns, bounds)?;
+        if let Some(other) = self.ranges.overlapping(&range) {
+            let shown = self.show(&columns.schema, &range);
+            return Err(if *other == range {
+                let message = format!("range partition already exists: {shown}");
+                CatalogError::from(Error::already_present(message))
+            } else {
+                CatalogError::invalid(format!("new range partition conflicts with existing one: {shown}"))
+            });
         }
-        partition_setup::set_range_hash(&schema, &mut self.partition_schema, &range, hash)?;
+        partition_setup::set_range_hash(&columns.schema, &mut self.partition_schema, &range, hash)?;
         self.budget.add(&self.partition_schema, &range, label.as_deref())?;
-        for partition in self.partition_schema.partitions_of(&range) {
-            self.partitions.insert(partition.start.clone(), ColumnPosition::New(partition, label.clone()));
-        }
+        let partitions = self.partition_schema.partitions_of(&range);
+        self.ranges.add_new(range, partitions, label);
         Ok(())
     }
 
     fn drop_range(&mut self, bounds: &RangeOps, client: &[RequestedColumn]) -> CatalogResult<()> {
-        let schema = self.schema()?;
-        let range = partition_setup::requested_range(&schema, &self.partition_schema, client, bounds)?;
-        let of_range = |place: &ColumnPosition| place.partition().range() == range;
-        let starts: Vec<Vec<u8>> = self
-            .partitions
-            .iter()
-            .filter(|(_, place)| of_range(place))
-            .map(|(start, _)| start.clone())
-            .collect();
-        if starts.is_empty() {
-            let shown = self.show(&schema, &range);
+        let columns = self.bound_columns(client)?;
+        let range = self.requested_range(&columns, bounds)?;
+        let Some(tablets) = self.ranges.remove(&range) else {
+            let shown = self.show(&columns.schema, &range);
             return Err(CatalogError::invalid(format!("no range partition to drop: {shown}")));
-        }
-        for start in starts {
-            if let Some(ColumnPosition::Old(tablet, _)) = self.partitions.remove(&start) {
-                self.dropped.push(tablet);
-            }
-        }
+        };
+        self.dropped.extend(tablets.iter().filter_map(|tablet| match tablet {
+            DraftTablet::Old(id, _) => Some(*id),
+            DraftTablet::New(..) => None,
+        }));
         self.partition_schema.forget_custom(&range);
         Ok(())
+    }
+
+    fn requested_range(&self, columns: &BoundColumns, bounds: &RangeOps) -> CatalogResult<PartitionRange> {
+        partition_setup::requested_range(&columns.schema, &self.partition_schema, &columns.client, bounds)
+    }
+
+    /// Returns the columns for bounds. They are built once for all range steps between two column steps, because a
+    /// request may have many steps and many columns.
+    fn bound_columns(&mut self, client: &[RequestedColumn]) -> CatalogResult<Arc<BoundColumns>> {
+        if let Some(columns) = &self.bounds {
+            return Ok(columns.clone());
+        }
+        let plain = |column: &ColumnSchema| ColumnSchema {
+            attributes: column.attributes,
+            nullable: column.nullable,
+            auto_incrementing: column.auto_incrementing,
+            ..ColumnSchema::new(column.id.0, &column.name, column.ty)
+        };
+        let schema = Schema::new(self.columns.iter().map(plain).collect(), self.keys)?;
+        let client = partition_setup::bind_columns(&schema, client);
+        Ok(self.bounds.insert(Arc::new(BoundColumns { schema, client })).clone())
     }
 
     fn show(&self, schema: &Schema, range: &PartitionRange) -> String {
         self.partition_schema.show_bounds(schema, range)
     }
 
-    fn schema(&self) -> CatalogResult<Schema> {
-        Ok(Schema::new(self.columns.clone(), self.keys)?)
-    }
-
     fn finish_schema(&mut self) -> CatalogResult<()> {
-        let schema = self.schema()?;
+        let schema = Schema::new(self.columns.clone(), self.keys)?;
         if schema != *self.record.schema {
             self.record.schema = Arc::new(schema);
         }

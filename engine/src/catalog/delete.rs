@@ -41,7 +41,7 @@ impl Catalog {
         Ok(CommandReply::Done)
     }
 
-    fn hard_delete(&mut self, now: ClockReading, id: TableId, out: &mut CatalogEffects) {
+    pub(super) fn hard_delete(&mut self, now: ClockReading, id: TableId, out: &mut CatalogEffects) {
         let table = self.tables.get_mut(&id).expect("the caller found it");
         let tablets: Vec<TabletId> = std::mem::take(&mut table.tablets).into_values().collect();
         table.record.state = TableLifecycle::Deleted { at: now.wall.micros };
@@ -119,18 +119,6 @@ impl Catalog {
         Ok(CommandReply::Done)
     }
 
-    /// Deletes the soft-deleted tables whose reserve time is over.
-    pub(super) fn purge_tables(&mut self, now: ClockReading, out: &mut CatalogEffects) {
-        let due = self.tables.iter().filter(|(_, table)| match table.record.state {
-            TableLifecycle::SoftDeleted { purge_at, .. } => purge_at <= now.wall.micros,
-            _ => false,
-        });
-        let due: Vec<TableId> = due.map(|(id, _)| *id).collect();
-        for id in due {
-            self.hard_delete(now, id, out);
-        }
-    }
-
     pub(super) fn replace_tablet_by_hand(
         &mut self,
         now: ClockReading,
@@ -162,9 +150,8 @@ impl Catalog {
         let entry = self.tables.get_mut(&table).expect("tablets belong to tables");
         entry.tablets.insert(start, by);
         // A new tablet starts at schema version 0 and may have to catch up.
-        if entry.record.version > 0 {
-            let schema = entry.record.schema.clone();
-            entry.record.applied_schema.get_or_insert(schema);
+        if entry.record.version > 0 && entry.record.applied_schema.is_none() {
+            entry.record.applied_schema = Some(entry.record.schema.clone());
             self.dirty.insert(SystemRowKey::Table(table));
         }
         out.notes.push(CatalogNote::TabletReplaced { tablet: id, by, reason });

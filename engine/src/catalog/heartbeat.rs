@@ -120,7 +120,7 @@ impl Heartbeat {
 pub struct HeartbeatReply {
     pub needs_registration: bool,
     pub needs_full_report: bool,
-    /// True if the server belongs to another cluster; then the heartbeat had no effect.
+    /// True if the server belongs to another cluster; then its registration was forgotten, if it had one.
     pub foreign: bool,
     /// Error for a server whose program does not support the cluster's format level; then the heartbeat had no effect.
     pub unsupported: Option<Error>,
@@ -139,6 +139,8 @@ pub struct TserverContact {
     pub instance: i64,
     pub registration: TserverRegistration,
     pub location: Option<String>,
+    /// Cluster that the server has joined, if it has joined one.
+    pub cluster: Option<Uuid>,
     pub last_heartbeat: Instant,
     /// Number of the last report of this run that this master received.
     pub last_report: Option<i32>,

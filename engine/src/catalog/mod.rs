@@ -10,8 +10,9 @@
 //! Rules:
 //!
 //! - A step applies an event as a whole or rejects it as a whole.
-//! - Order: its `writes` must be durable, all together, before any of its requests or replies leave the server. No
-//!   client saw the effect of writes that are lost with a master.
+//! - Order: its `writes` must be durable before any of its requests or replies leave the server. No client saw the
+//!   effect of writes that are lost with a master. The rows of one change are stored all together; a report or a sweep
+//!   makes many changes, and may be stored by several operations ([`CatalogEffects`]).
 //! - Requests are idempotent. A failed one is retried with backoff until it is done or obsolete. They are not stored:
 //!   after a restart the first full report of each tablet server shows what is missing (a tablet to create or delete,
 //!   an outdated schema), and they are created again.
@@ -27,6 +28,8 @@ mod config_order;
 mod consistency;
 mod create;
 mod delete;
+mod draft_ranges;
+mod effects;
 mod error;
 mod extra_config;
 mod finalized_level;
@@ -42,6 +45,7 @@ mod record_limits;
 mod repair;
 mod replica_counts;
 mod secrets;
+mod sweep;
 mod table_attributes;
 mod tablet_budget;
 mod tablet_report;
@@ -61,6 +65,7 @@ pub use self::commands::{
 };
 pub use self::config::CatalogConfig;
 pub use self::consistency::{CatalogCheck, CatalogFinding, FindingSeverity, StoredSystemRow, check_catalog};
+pub use self::effects::CatalogEffects;
 pub use self::error::{CatalogError, CatalogErrorCode, CatalogResult};
 use self::heartbeat::Tserver;
 pub use self::heartbeat::{
@@ -112,15 +117,6 @@ pub struct EventReply {
 pub enum EventResult {
     Command(CatalogResult<CommandReply>),
     Heartbeat(HeartbeatReply),
-}
-
-/// Effects of a step. Order: `writes` are stored first and all together; see the module's rules.
-#[derive(Debug, Default)]
-pub struct CatalogEffects {
-    pub writes: Vec<SystemRowWrite>,
-    pub requests: Vec<TserverRequest>,
-    pub replies: Vec<EventReply>,
-    pub notes: Vec<CatalogNote>,
 }
 
 /// Events worth logging for an operator.
@@ -433,11 +429,13 @@ impl Catalog {
             CatalogEvent::Answered { task, result } => self.answered(now, task, result, out),
             CatalogEvent::Tick => {}
         }
+        // The sweep has units of its own: with the event's changes it may have more than one operation holds.
+        self.save(out);
         if self.next_sweep <= now.mono {
             self.sweep(now, out);
+            self.save(out);
         }
         self.send_requests(now, out);
-        self.save(out);
     }
 
     /// Time at which [`CatalogEvent::Tick`] is due if no other event arrives.
@@ -463,15 +461,17 @@ impl Catalog {
             CatalogCommand::ChangeServerState { server, change, allow_missing } => {
                 self.change_server_state(now, server, change, allow_missing)
             }
-            CatalogCommand::UnregisterServer { server, force } => self.unregister_server(now, server, force),
+            CatalogCommand::UnregisterServer { server, force } => {
+                self.unregister_server(now, server, force, out)
+            }
             CatalogCommand::RaiseLevel(level) => self.raise_level(level),
             CatalogCommand::ChangeSecrets(change) => self.change_secrets(*change),
         }
     }
 
-    /// Emits the changed rows; a removed record becomes a deletion.
-    fn save(&mut self, out: &mut CatalogEffects) {
-        for key in std::mem::take(&mut self.dirty) {
+    /// Emits the changed rows as one unit and returns their bytes; a removed record becomes a deletion.
+    fn save(&mut self, out: &mut CatalogEffects) -> usize {
+        let row = |key: SystemRowKey| {
             let metadata = match key {
                 SystemRowKey::Table(id) => self.tables.get(&id).map(|table| table.record.seal()),
                 SystemRowKey::Tablet(id) => self.tablets.get(&id).map(|tablet| tablet.record.seal()),
@@ -482,8 +482,9 @@ impl Catalog {
                     self.secrets.token_keys.get(&number).map(SystemRecord::seal)
                 }
             };
-            out.writes.push(SystemRowWrite { key, metadata });
-        }
+            SystemRowWrite { key, metadata }
+        };
+        out.add_unit(std::mem::take(&mut self.dirty).into_iter().map(row).collect())
     }
 
     /// An id that no table or tablet has.

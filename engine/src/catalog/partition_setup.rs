@@ -1,12 +1,14 @@
 //! Partition schemas and ranges: from a client's request to the partitions of tablets.
 
+use std::collections::BTreeMap;
+
 use super::commands::{ColumnRef, RangeOps, RequestedColumn, RequestedHash, RequestedPartitioning};
 use super::error::{CatalogError, CatalogErrorCode, CatalogResult};
 use super::tablet_budget::TabletBudget;
 use crate::error::Error;
 use crate::ids::ColumnId;
 use crate::schema::partition::{HashDimension, Partition, PartitionSchema};
-use crate::schema::partition_range::{PartitionRange, RangeOp, decode_range_ops, ranges_of_ops};
+use crate::schema::partition_range::{PartitionRange, decode_range_ops, ranges_of_ops};
 use crate::schema::row_ops::ClientColumn;
 use crate::schema::{ColumnSchema, Schema};
 
@@ -28,7 +30,7 @@ pub(super) fn of_new_table(
     let partitions = match ops.rows.is_empty() && allow_empty {
         true => Vec::new(),
         false => {
-            let ops = decode(schema, &[], ops)?;
+            let ops = decode_range_ops(&bind_columns(schema, &[]), &ops.rows, &ops.indirect)?;
             let (splits, ranges) = ranges_of_ops(schema, &partition_schema.range_columns, &ops)?;
             let mut budget = TabletBudget::default();
             match ranges.as_slice() {
@@ -120,8 +122,9 @@ fn with_custom_ranges(
     }
     let mut ranges: Vec<PartitionRange> = Vec::new();
     let (mut partitions, mut budget) = (Vec::new(), TabletBudget::default());
+    let columns = bind_columns(schema, &[]);
     for request in &requested.custom {
-        let range = requested_range(schema, &partition_schema, &[], &request.bounds)?;
+        let range = requested_range(schema, &partition_schema, &columns, &request.bounds)?;
         if let Some(other) = ranges.iter().find(|other| other.overlaps(&range)) {
             let mut pair = [&range, other];
             pair.sort_by(|a, b| a.lower.cmp(&b.lower));
@@ -158,17 +161,17 @@ pub(super) fn set_range_hash(
     Ok(())
 }
 
-/// The one range that these operations bound.
+/// The one range that these operations bound. `columns`: those that they are encoded with.
 pub(super) fn requested_range(
     schema: &Schema,
     partition_schema: &PartitionSchema,
-    client: &[RequestedColumn],
+    columns: &[ClientColumn],
     ops: &RangeOps,
 ) -> CatalogResult<PartitionRange> {
     if partition_schema.range_columns.is_empty() {
         return Err(CatalogError::invalid("the table has no range partitions"));
     }
-    let ops = decode(schema, client, ops)?;
+    let ops = decode_range_ops(columns, &ops.rows, &ops.indirect)?;
     let (splits, mut ranges) = ranges_of_ops(schema, &partition_schema.range_columns, &ops)?;
     match (splits.as_slice(), ranges.len()) {
         ([], 1) => Ok(ranges.remove(0)),
@@ -176,22 +179,22 @@ pub(super) fn requested_range(
     }
 }
 
-/// Decodes range operations encoded with the client's columns, or with the table's if there are none.
-fn decode(schema: &Schema, client: &[RequestedColumn], ops: &RangeOps) -> CatalogResult<Vec<RangeOp>> {
+/// The columns that range operations are encoded with: the client's, or the table's if there are none.
+pub(super) fn bind_columns(schema: &Schema, client: &[RequestedColumn]) -> Vec<ClientColumn> {
     let table_column =
         |column: &ColumnSchema| ClientColumn { id: column.id, ty: column.ty, nullable: column.nullable };
-    let mut columns: Vec<ClientColumn> = Vec::with_capacity(schema.columns().len());
     if client.is_empty() {
-        columns.extend(schema.columns().iter().map(table_column));
+        return schema.columns().iter().map(table_column).collect();
     }
-    for request in client {
-        let client_column = &request.column;
+    let ids = schema.columns().iter().map(|column| (column.name.as_str(), column.id));
+    let ids: BTreeMap<&str, ColumnId> = ids.collect();
+    let client_column = |request: &RequestedColumn| {
+        let column = &request.column;
         // Columns that only the client knows may be in the encoding, but not in a bound.
-        let id =
-            schema.index_of_name(&client_column.name).map_or(UNKNOWN, |index| schema.columns()[index].id);
-        columns.push(ClientColumn { id, ty: client_column.ty, nullable: client_column.nullable });
-    }
-    Ok(decode_range_ops(&columns, &ops.rows, &ops.indirect)?)
+        let id = ids.get(column.name.as_str()).copied().unwrap_or(UNKNOWN);
+        ClientColumn { id, ty: column.ty, nullable: column.nullable }
+    };
+    client.iter().map(client_column).collect()
 }
 
 /// Id of a column that is in no table.

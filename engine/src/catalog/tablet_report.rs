@@ -2,7 +2,7 @@
 //! removed.
 
 use super::heartbeat::{ReplicaState, ReportedDataState, ReportedTablet};
-use super::record::{ConsensusState, SystemRowKey, TableLifecycle, TabletLifecycle};
+use super::record::{ConsensusState, SystemRowKey, TabletLifecycle};
 use super::task_queue::{TaskKey, TaskKind};
 use super::{Catalog, CatalogEffects, CatalogNote, Tablet};
 use crate::ids::{PeerId, TableId, TabletId};
@@ -184,59 +184,6 @@ impl Catalog {
             self.dirty.insert(SystemRowKey::Tablet(id));
         }
         self.tasks.remove(TaskKey { server, tablet: id, kind: TaskKind::Delete });
-    }
-
-    /// Checks all timeouts. Runs once per second.
-    pub(super) fn sweep(&mut self, now: ClockReading, out: &mut CatalogEffects) {
-        self.next_sweep = now.mono.after(std::time::Duration::from_secs(1));
-        let timeout = self.config.tablet_creation_timeout;
-        let overdue: Vec<(TabletId, TabletLifecycle)> = self
-            .tablets
-            .iter()
-            .filter(|(_, tablet)| match tablet.record.state {
-                TabletLifecycle::Preparing => true,
-                TabletLifecycle::Creating => now.mono.since(tablet.waiting_since) > timeout,
-                _ => false,
-            })
-            .map(|(id, tablet)| (*id, tablet.record.state))
-            .collect();
-        for (id, state) in overdue {
-            match state {
-                TabletLifecycle::Preparing => self.place(now, id, out),
-                _ => {
-                    let reason = format!("not up after {} s", timeout.as_secs());
-                    self.replace_tablet(now, id, reason, out);
-                }
-            }
-        }
-        self.purge_tables(now, out);
-        self.repair_all(now, out);
-        self.drop_expired_records(now);
-    }
-
-    /// Removes the records of deleted tablets and tables whose retention time is over.
-    fn drop_expired_records(&mut self, now: ClockReading) {
-        let retention_micros = self.config.deleted_metadata_kept.as_micros() as u64;
-        let old = |since: u64| since.saturating_add(retention_micros) <= now.wall.micros;
-        let deleted = |tablet: &Tablet| !tablet.record.state.is_live() && tablet.record.doomed.is_empty();
-        let tablets = self.tablets.iter().filter(|(_, tablet)| deleted(tablet) && old(tablet.record.since));
-        let expired: Vec<TabletId> = tablets.map(|(id, _)| *id).collect();
-        for id in expired {
-            self.tablets.remove(&id);
-            self.dirty.insert(SystemRowKey::Tablet(id));
-        }
-        let deleted_tables = self.tables.iter().filter(|(_, table)| match table.record.state {
-            TableLifecycle::Deleted { at } => old(at),
-            _ => false,
-        });
-        let mut tables: Vec<TableId> = deleted_tables.map(|(id, _)| *id).collect();
-        if !tables.is_empty() {
-            tables.retain(|id| self.tablets.values().all(|tablet| tablet.record.table != *id));
-        }
-        for id in tables {
-            self.tables.remove(&id);
-            self.dirty.insert(SystemRowKey::Table(id));
-        }
     }
 }
 

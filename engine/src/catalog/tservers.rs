@@ -10,7 +10,7 @@ use super::heartbeat::{
 use super::record::{HostPort, ServerRecord, SystemRowKey};
 use super::{Catalog, CatalogEffects, CatalogNote, Tablet};
 use crate::error::Error;
-use crate::ids::{PeerId, TabletId};
+use crate::ids::{PeerId, TabletId, Uuid};
 use crate::time::{ClockReading, Instant};
 
 impl Catalog {
@@ -22,7 +22,9 @@ impl Catalog {
     ) -> HeartbeatReply {
         let (cluster, level) = (Some(self.cluster_id()), Some(self.level()));
         let mut reply = HeartbeatReply { cluster, level, ..HeartbeatReply::default() };
-        if beat.cluster.is_some_and(|cluster| cluster != self.cluster_id()) {
+        if self.is_foreign(beat.cluster) {
+            // It may have registered before it joined the other cluster.
+            self.forget_server(beat.server);
             reply.foreign = true;
             return reply;
         }
@@ -87,19 +89,35 @@ impl Catalog {
         }
         let last_report = old.filter(|old| old.instance == instance).and_then(|old| old.last_report);
         let last_heartbeat = now.mono;
-        let contact = TserverContact { id, instance, registration, location, last_heartbeat, last_report };
-        self.insert_server(contact);
+        self.insert_server(TserverContact {
+            id,
+            instance,
+            registration,
+            location,
+            cluster: None,
+            last_heartbeat,
+            last_report,
+        });
     }
 
     /// Imports the state of a tablet server that this master learned before it led. Only a full report from the server
-    /// itself counts as one.
+    /// itself counts as one. A server of another cluster is left out, because it would get replicas until its next
+    /// heartbeat is refused.
     pub fn import_contact(&mut self, server: TserverContact) {
-        self.insert_server(server);
+        if !self.is_foreign(server.cluster) {
+            self.insert_server(server);
+        }
+    }
+
+    /// Returns true for a server that has joined another cluster.
+    fn is_foreign(&self, cluster: Option<Uuid>) -> bool {
+        cluster.is_some_and(|cluster| cluster != self.cluster_id())
     }
 
     /// Adds a server that takes replicas and has not reported its tablets yet.
     fn insert_server(&mut self, contact: TserverContact) {
-        let TserverContact { id, instance, registration, location, last_heartbeat, last_report } = contact;
+        let TserverContact { id, instance, registration, location, last_heartbeat, last_report, .. } =
+            contact;
         let server = Tserver {
             instance,
             registration,
@@ -121,19 +139,20 @@ impl Catalog {
         out: &mut CatalogEffects,
     ) {
         let reported: BTreeSet<TabletId> = report.updated.iter().map(|tablet| tablet.tablet).collect();
+        // A report may change more tablets than one operation holds, so each of them is a unit.
         for tablet in report.updated {
             reply.tablets.push(tablet.tablet);
             self.take_replica(now, server, tablet, out);
+            self.save(out);
         }
-        for tablet in report.removed {
-            self.replica_absent(now, server, tablet, out);
-        }
+        let mut absent = report.removed;
         if !report.incremental {
-            for tablet in self.expected_on(server) {
-                if !reported.contains(&tablet) {
-                    self.replica_absent(now, server, tablet, out);
-                }
-            }
+            let expected = self.expected_on(server);
+            absent.extend(expected.into_iter().filter(|tablet| !reported.contains(tablet)));
+        }
+        for tablet in absent {
+            self.replica_absent(now, server, tablet, out);
+            self.save(out);
         }
     }
 
@@ -197,6 +216,7 @@ impl Catalog {
         now: ClockReading,
         server: PeerId,
         force: bool,
+        out: &mut CatalogEffects,
     ) -> CatalogResult<CommandReply> {
         if !self.is_known_server(server) {
             return Err(no_such_server(server));
@@ -205,16 +225,22 @@ impl Catalog {
             let message = format!("tablet server {server} is alive; stop it first, or force it");
             return Err(CatalogError::from(Error::not_leader(message)));
         }
-        self.servers.remove(&server);
-        self.tasks.remove_server(server);
-        for tablet in self.tablets.values_mut() {
-            tablet.replicas.remove(&server);
-        }
-        self.forget_doomed(now, server);
+        self.forget_server(server);
+        self.forget_doomed(now, server, out);
         if self.server_records.remove(&server).is_some() {
             self.dirty.insert(SystemRowKey::Server(server));
         }
         Ok(CommandReply::Done)
+    }
+
+    /// Forgets a registration, with the requests to the server and the reports of its replicas.
+    fn forget_server(&mut self, server: PeerId) {
+        self.tasks.remove_server(server);
+        if self.servers.remove(&server).is_some() {
+            for tablet in self.tablets.values_mut() {
+                tablet.replicas.remove(&server);
+            }
+        }
     }
 
     /// Returns true if the server has registered with this master or has a record. A master that has restarted has
@@ -225,12 +251,13 @@ impl Catalog {
 
     /// Counts the replicas of deleted tablets on an unregistered server as removed: no confirmation is awaited from a
     /// server that is gone. If it returns before the records expire, its replicas are deleted after its report.
-    fn forget_doomed(&mut self, now: ClockReading, server: PeerId) {
+    fn forget_doomed(&mut self, now: ClockReading, server: PeerId, out: &mut CatalogEffects) {
         let is_doomed = |tablet: &Tablet| tablet.record.doomed.contains(&server);
         let doomed = self.tablets.iter().filter(|(_, tablet)| is_doomed(tablet));
         let doomed: Vec<TabletId> = doomed.map(|(id, _)| *id).collect();
         for id in doomed {
             self.replica_gone(now, id, server);
+            self.save(out);
         }
     }
 }

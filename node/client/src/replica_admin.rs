@@ -19,6 +19,7 @@ use nyala_proto::kudu::consensus::{
     GetConsensusStateRequestPb, GetConsensusStateResponsePb, LeaderStepDownMode, LeaderStepDownRequestPb,
     LeaderStepDownResponsePb, RaftPeerAttrsPb, RaftPeerPb,
 };
+use nyala_proto::kudu::master::list_tablet_servers_response_pb::Entry as ListedServerPb;
 use nyala_proto::kudu::master::{
     GetTableLocationsRequestPb, GetTableLocationsResponsePb, GetTabletLocationsRequestPb,
     GetTabletLocationsResponsePb, ListTabletServersRequestPb, ListTabletServersResponsePb, ReplicaTypeFilter,
@@ -38,15 +39,23 @@ const TARGET_SILENCE_MAX: Duration = Duration::from_secs(15);
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ServerInfo {
     pub id: PeerId,
+    /// Empty for a server that has not registered since the masters started: they know only its maintenance mode.
     pub host: String,
     pub port: u16,
     /// True if the web port speaks HTTPS.
     pub https: bool,
     pub location: Option<String>,
-    /// Time since the last heartbeat.
+    /// Time since the last heartbeat; [`Duration::MAX`] for a server that has not registered.
     pub silent_for: Duration,
     /// True in maintenance mode: the server gets no new replicas.
     pub maintenance: bool,
+}
+
+impl ServerInfo {
+    /// Returns true if the server has an address at which it can be called.
+    pub fn is_registered(&self) -> bool {
+        !self.host.is_empty()
+    }
 }
 
 /// One replica of a tablet.
@@ -67,28 +76,13 @@ pub struct TabletReplicas {
 }
 
 impl Client {
-    /// Lists the tablet servers known to the leader master.
+    /// Lists the tablet servers known to the leader master, also those in maintenance mode that have not registered.
     pub async fn servers(&self) -> Result<Vec<ServerInfo>> {
         let request = ListTabletServersRequestPb { include_states: Some(true) };
         let deadline = self.deadline();
         let reply: ListTabletServersResponsePb =
             self.shared.masters.call("ListTabletServers", &request, deadline, &[]).await?;
-        let mut servers = Vec::new();
-        for entry in &reply.servers {
-            let registered = entry.registration.as_ref();
-            let address = registered.and_then(|registration| registration.rpc_addresses.first());
-            let Some(address) = address else { continue };
-            servers.push(ServerInfo {
-                id: Uuid::parse(&entry.instance_id.permanent_uuid)?,
-                host: address.host.clone(),
-                port: address.port as u16,
-                https: registered.is_some_and(|registration| registration.https_enabled()),
-                location: entry.location.clone(),
-                silent_for: Duration::from_millis(entry.millis_since_heartbeat().max(0) as u64),
-                maintenance: entry.state() == TServerStatePb::MaintenanceMode,
-            });
-        }
-        Ok(servers)
+        reply.servers.iter().filter_map(|entry| server_info(entry).transpose()).collect()
     }
 
     /// Lists all tablets of a table with their replicas.
@@ -174,7 +168,7 @@ impl Client {
     /// Adds the new replica and marks the old one for replacement, in one configuration change.
     async fn begin_move(&self, tablet: TabletId, from: PeerId, to: PeerId, deadline: Instant) -> Result<()> {
         let servers = self.servers().await?;
-        let target = servers.iter().find(|server| server.id == to);
+        let target = servers.iter().find(|server| server.id == to && server.is_registered());
         let target = target.ok_or_else(|| Error::not_found(format!("tablet server {to} does not exist")))?;
         let mut backoff = Backoff::new(deadline);
         let mut attempted = false;
@@ -287,6 +281,29 @@ impl Client {
     }
 }
 
+/// Returns a server of a list; `None` for one that can neither be called nor be in maintenance mode.
+fn server_info(entry: &ListedServerPb) -> Result<Option<ServerInfo>> {
+    let maintenance = entry.state() == TServerStatePb::MaintenanceMode;
+    let registered = entry.registration.as_ref();
+    let address = registered.and_then(|registration| registration.rpc_addresses.first());
+    if address.is_none() && !maintenance {
+        return Ok(None);
+    }
+    let silent_for = match address {
+        Some(_) => Duration::from_millis(entry.millis_since_heartbeat().max(0) as u64),
+        None => Duration::MAX,
+    };
+    Ok(Some(ServerInfo {
+        id: Uuid::parse(&entry.instance_id.permanent_uuid)?,
+        host: address.map(|address| address.host.clone()).unwrap_or_default(),
+        port: address.map_or(0, |address| address.port as u16),
+        https: registered.is_some_and(|registration| registration.https_enabled()),
+        location: entry.location.clone(),
+        silent_for,
+        maintenance,
+    }))
+}
+
 /// Returns true if the same request may succeed later.
 fn is_transient(error: &Error) -> bool {
     !matches!(error.kind, ErrorKind::Invalid | ErrorKind::NotFound | ErrorKind::Unsupported)
@@ -312,4 +329,37 @@ fn tablet_replicas(pb: &TabletLocationsPb, servers: &[TsInfoPb]) -> Result<Table
         });
     }
     Ok(TabletReplicas { id, replicas })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use nyala_proto::kudu::{HostPortPb, NodeInstancePb, ServerRegistrationPb};
+
+    fn listed(registered: bool, state: TServerStatePb) -> Option<ServerInfo> {
+        let rpc_addresses = vec![HostPortPb { host: "ts".to_string(), port: 7050 }];
+        let registration = ServerRegistrationPb { rpc_addresses, ..ServerRegistrationPb::default() };
+        let permanent_uuid = Bytes::from(Uuid([7; 16]).to_string());
+        server_info(&ListedServerPb {
+            instance_id: NodeInstancePb { permanent_uuid, instance_seqno: 0 },
+            registration: registered.then_some(registration),
+            millis_since_heartbeat: registered.then_some(5),
+            location: None,
+            state: Some(state as i32),
+        })
+        .expect("a legal id")
+    }
+
+    #[test]
+    fn a_server_in_maintenance_mode_is_listed_before_it_registers() {
+        let shown = |server: Option<ServerInfo>| {
+            server.map(|server| (server.is_registered(), server.maintenance, server.silent_for))
+        };
+        let (none, maintenance) = (TServerStatePb::None, TServerStatePb::MaintenanceMode);
+        let soon = Duration::from_millis(5);
+        assert_eq!(shown(listed(true, none)), Some((true, false, soon)));
+        assert_eq!(shown(listed(true, maintenance)), Some((true, true, soon)));
+        assert_eq!(shown(listed(false, maintenance)), Some((false, true, Duration::MAX)));
+        assert_eq!(shown(listed(false, none)), None);
+    }
 }

@@ -14,6 +14,7 @@ use std::time::Duration;
 
 use engine::error::{Error, Result};
 use engine::ids::{PeerId, Uuid};
+use engine::time::Instant;
 use nyala_proto::kudu::master::NyalaServerStatePb;
 
 use crate::server::health::{CheckResult, HealthCheck};
@@ -60,7 +61,7 @@ impl ClockOffset {
     }
 }
 
-/// Offsets of the tablet servers' clocks, and who was refused.
+/// Offsets of the tablet servers' clocks, and who is refused: of the servers that send heartbeats.
 #[derive(Debug, Default)]
 pub(super) struct TserverAdmission(Mutex<BTreeMap<PeerId, KnownServer>>);
 
@@ -68,6 +69,7 @@ pub(super) struct TserverAdmission(Mutex<BTreeMap<PeerId, KnownServer>>);
 struct KnownServer {
     offset: Option<ClockOffset>,
     refused: bool,
+    last_heartbeat: Instant,
 }
 
 impl TserverAdmission {
@@ -78,12 +80,15 @@ impl TserverAdmission {
     /// Records the offset that a heartbeat shows. `Invalid` if it is certainly beyond `max_micros`.
     pub(super) fn check_clock(
         &self,
+        now: Instant,
         server: PeerId,
         offset: Option<ClockOffset>,
         max_micros: u64,
     ) -> Result<()> {
         let Some(offset) = offset else { return Ok(()) };
-        self.servers().entry(server).or_default().offset = Some(offset);
+        let mut servers = self.servers();
+        let known = servers.entry(server).or_default();
+        (known.offset, known.last_heartbeat) = (Some(offset), now);
         offset.check(max_micros)
     }
 
@@ -99,18 +104,26 @@ impl TserverAdmission {
         ))
     }
 
-    /// Records if the server is refused. Returns true if that is news.
-    pub(super) fn set_refused(&self, server: PeerId, refused: bool) -> bool {
+    /// Records if the server's heartbeat is refused. Returns true if that is news.
+    pub(super) fn set_refused(&self, now: Instant, server: PeerId, refused: bool) -> bool {
         let mut servers = self.servers();
         let known = servers.entry(server).or_default();
+        known.last_heartbeat = now;
         std::mem::replace(&mut known.refused, refused) != refused
     }
 }
 
 impl TserverAdmission {
-    /// Returns the check of `/readyz`: the offsets of the servers' clocks, and a warning while one is refused.
-    pub(super) fn check(&self) -> HealthCheck {
-        let servers = self.servers();
+    /// Forgets a server until its next heartbeat.
+    pub(super) fn forget(&self, server: PeerId) {
+        self.servers().remove(&server);
+    }
+
+    /// Returns the check of `/readyz`: the offsets of the servers' clocks, and a warning while one is refused. Forgets
+    /// the servers without a heartbeat for longer than `silence_max`: a refused one may be switched off permanently.
+    pub(super) fn check(&self, now: Instant, silence_max: Duration) -> HealthCheck {
+        let mut servers = self.servers();
+        servers.retain(|_, known| now.since(known.last_heartbeat) <= silence_max);
         let line = |(server, known): (&PeerId, &KnownServer)| {
             let refused = if known.refused { " refused" } else { "" };
             let offset = known
@@ -146,7 +159,8 @@ mod tests {
 
     fn check(state: &NyalaServerStatePb) -> Result<(), String> {
         let admission = TserverAdmission::default();
-        let checked = admission.check_clock(Uuid([1; 16]), ClockOffset::of(state, NOW), MAX);
+        let offset = ClockOffset::of(state, NOW);
+        let checked = admission.check_clock(Instant::default(), Uuid([1; 16]), offset, MAX);
         checked.map_err(|error| error.message)
     }
 
@@ -171,5 +185,26 @@ mod tests {
         assert_eq!(check(&measured(11_000_000, 2_000_000)), Ok(()));
         assert!(check(&measured(-13_000_000, 2_000_000)).is_err());
         assert!(check(&measured(13_000_000, 2_000_000)).is_err());
+    }
+
+    #[test]
+    fn a_refused_server_is_reported_while_it_sends_heartbeats() {
+        let (admission, silence_max) = (TserverAdmission::default(), Duration::from_nanos(10));
+        let [a, b] = [Uuid([0xa; 16]), Uuid([0xb; 16])];
+        let check = |now| {
+            let check = admission.check(Instant(now), silence_max);
+            let (result, text) = check.parts();
+            format!("{result}: {}", text.replace(&a.to_string(), "a").replace(&b.to_string(), "b"))
+        };
+        assert!(admission.set_refused(Instant(1), a, true));
+        assert!(!admission.set_refused(Instant(5), a, true), "that is known");
+        assert!(!admission.set_refused(Instant(5), b, false));
+        assert_eq!(check(15), "warning: a refused clock unknown, b clock unknown");
+        assert!(!admission.set_refused(Instant(14), b, false));
+        assert_eq!(check(16), "ok: b clock unknown", "a was switched off");
+        assert!(admission.set_refused(Instant(17), a, true), "it is back");
+        assert_eq!(check(18), "warning: a refused clock unknown, b clock unknown");
+        admission.forget(a);
+        assert_eq!(check(18), "ok: b clock unknown", "a was removed");
     }
 }

@@ -7,6 +7,7 @@
 //! ```
 //!
 //! - A turn takes all messages from the inbox, so that many changes share one durable write; large ones have their own.
+//! - Changes that belong together are one write. A report or a sweep may be several: each must fit into an operation.
 //! - Invariant: no change is visible before it is durable. Reads of a turn are answered after its write.
 //! - After a failed write the state in memory is ahead of the stored one. So the loop ends, and every later call gets
 //!   an error.
@@ -25,7 +26,7 @@ use engine::error::{Error, Result};
 use engine::time::{ClockReading, Instant};
 use tokio::sync::{Notify, oneshot};
 
-use super::system_tablet::{SystemTablet, row_bytes};
+use super::system_tablet::SystemTablet;
 use super::tserver_calls::TserverCaller;
 use nyala_common::env::Env;
 use nyala_common::mailbox::{self, Mailbox, MailboxSender, WaitResult};
@@ -127,8 +128,8 @@ const INBOX: usize = 4096;
 const COUNT_INTERVAL: Duration = Duration::from_secs(1);
 /// Largest number of messages in one turn.
 const TURN_MAX: usize = 256;
-/// Bytes of changes after which a turn writes before it processes the next message: the change of one command, at most
-/// some 40 MiB, may follow, and both must fit into one operation.
+/// Bytes of changes after which a turn writes before it processes the next message, and most bytes of an operation with
+/// changes that do not belong together. A single change has at most some 40 MiB, and must fit into one operation.
 const TURN_BYTES_MAX: usize = 1 << 20;
 
 /// Starts the loop of `catalog`, stored in `system`.
@@ -282,8 +283,8 @@ impl CatalogLoop {
         }
         for message in batch.drain(..) {
             self.message(message);
-            // Each command fits into one write, several large ones may not.
-            if row_bytes(&self.out.writes) > TURN_BYTES_MAX && !self.write().await {
+            // The changes of a whole turn would take too much memory.
+            if self.out.write_bytes() > TURN_BYTES_MAX && !self.write().await {
                 return false;
             }
         }
@@ -296,15 +297,13 @@ impl CatalogLoop {
 
     /// Stores what has changed; returns false to end the loop.
     async fn write(&mut self) -> bool {
-        let writes = std::mem::take(&mut self.out.writes);
-        if writes.is_empty() {
-            return true;
+        for writes in self.out.take_operations(TURN_BYTES_MAX) {
+            if let Err(error) = self.system.write(&writes).await {
+                tracing::warn!(%error, "the system tablet did not take a change; this catalog ends");
+                return false;
+            }
         }
-        let written = self.system.write(&writes).await;
-        if let Err(error) = &written {
-            tracing::warn!(%error, "the system tablet did not take a change; this catalog ends");
-        }
-        written.is_ok()
+        true
     }
 
     fn message(&mut self, message: CatalogMessage) {

@@ -56,12 +56,17 @@ impl ReplicaHost for MasterConsensusHost {
         })
     }
 
-    fn states(&self, with_health: bool) -> Result<Vec<(TabletId, ConsensusStatePb)>, TabletError> {
+    fn states(
+        &self,
+        with_health: bool,
+        is_requested: &dyn Fn(TabletId) -> bool,
+    ) -> Result<Vec<(TabletId, ConsensusStatePb)>, TabletError> {
         let state = |replica: &ReplicaHandle| {
             (TABLET_ID, wire::state_to_pb(&replica.status(), self.uuid(), with_health))
         };
         match self.replica.get() {
-            Some(replica) => Ok(vec![state(replica)]),
+            Some(replica) if is_requested(TABLET_ID) => Ok(vec![state(replica)]),
+            Some(_) => Ok(Vec::new()),
             // Other masters start a new cluster if all say that they have no tablet: an error keeps them waiting.
             None => self.joining.check_absent().map(|()| Vec::new()),
         }

@@ -147,6 +147,7 @@ impl MasterService {
             self.run(call, CatalogCommand::UnregisterServer { server, force }).await?;
         }
         self.known_tservers.forget(server);
+        self.admission.forget(server);
         Ok(UnregisterTServerResponsePb { error: None })
     }
 
@@ -166,9 +167,10 @@ impl MasterService {
         check_replica_management(&request)?;
         let heartbeat = proto::heartbeat(&request).map_err(invalid)?;
         let server = heartbeat.server;
-        let received = self.env.now().wall.micros;
+        let now = self.env.now();
+        let received = now.wall.micros;
         let offset = request.nyala_state.as_ref().and_then(|state| ClockOffset::of(state, received));
-        let clock = self.admission.check_clock(server, offset, self.config.max_clock_ahead_us);
+        let clock = self.admission.check_clock(now.mono, server, offset, self.config.max_clock_ahead_us);
         let mut response = match clock {
             Ok(()) => {
                 let mut response = self.admit(&request, heartbeat).await?;
@@ -190,7 +192,7 @@ impl MasterService {
         if response.leader_master() && response.error.is_none() {
             response.nyala_history = self.held_history();
         }
-        if self.admission.set_refused(server, response.error.is_some())
+        if self.admission.set_refused(now.mono, server, response.error.is_some())
             && let Some(refused) = &response.error
         {
             tracing::error!(error = %super::service::error_of(refused), "a tablet server is refused");

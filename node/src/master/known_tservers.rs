@@ -34,6 +34,7 @@ impl KnownTservers {
                 instance: heartbeat.instance,
                 registration: registration.clone(),
                 location: heartbeat.location.clone(),
+                cluster: heartbeat.cluster,
                 last_heartbeat: now,
                 last_report: report.or(same_run.and_then(|known| known.last_report)),
             };
@@ -43,6 +44,7 @@ impl KnownTservers {
         match servers.get_mut(&heartbeat.server).filter(|known| known.instance == heartbeat.instance) {
             Some(known) => {
                 known.last_heartbeat = now;
+                known.cluster = heartbeat.cluster;
                 known.last_report = report.or(known.last_report);
                 true
             }
@@ -130,5 +132,20 @@ mod tests {
         assert_eq!(record(1, false, None), Some(8));
         assert_eq!(record(1, true, None), Some(8));
         assert_eq!(record(2, true, None), None, "it has restarted, and begins to count again");
+    }
+
+    /// A new leader leaves out servers of another cluster, which a master that does not lead does not refuse.
+    #[test]
+    fn the_cluster_of_the_last_heartbeat_is_kept() {
+        let known = KnownTservers::default();
+        let record = |registering, cluster| {
+            let heartbeat = Heartbeat { cluster, ..heartbeat(1, registering) };
+            assert!(known.record_heartbeat(Instant(1), &heartbeat, Duration::from_nanos(10)));
+            known.all()[0].cluster
+        };
+        let cluster = Some(Uuid([9; 16]));
+        assert_eq!(record(true, None), None);
+        assert_eq!(record(false, cluster), cluster);
+        assert_eq!(record(true, cluster), cluster);
     }
 }

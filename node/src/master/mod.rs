@@ -29,10 +29,12 @@ mod known_masters;
 pub mod known_tservers;
 mod leadership;
 mod location_resolver;
+mod locations;
 mod membership_calls;
 mod pages;
 pub mod proto;
 mod query_calls;
+mod reply_size;
 mod request_limits;
 mod scrub_host;
 mod secrets;
@@ -257,8 +259,11 @@ impl SystemTabletStartup {
         });
         let copies = CopyService::new(host.clone(), self.config.copy);
         let admission: Arc<TserverAdmission> = Arc::default();
-        let checked = admission.clone();
-        self.common.checks.register(move |checks| checks.push(checked.check()));
+        let (checked, env) = (admission.clone(), self.env.clone());
+        let silence_max = self.config.catalog.server_unresponsive_after;
+        self.common.checks.register(move |checks| {
+            checks.push(checked.check(env.now().mono, silence_max));
+        });
         self.tasks.lock().push(self.env.spawn("copy sessions", copies.clone().expire()));
         if let Some(policy) = self.config.authz.policy.clone() {
             let checked = policy.clone();
@@ -394,6 +399,7 @@ impl SystemTabletStartup {
             frame_bytes_max: self.config.rpc.max_message_bytes,
             peers: RaftTransport::new(&self.env, times, self.identity.caller(PEER_USER)),
             follower_failed_after: follower_failed_after(raft, &self.config.flags),
+            is_replaced: false,
             // The leadership task sees the failure itself.
             on_failure: Arc::new(|| {}),
             on_change: Arc::new(|| {}),

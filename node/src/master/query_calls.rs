@@ -1,25 +1,24 @@
 //! Calls that only read: schemas, locations, lists, statistics.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 
 use engine::catalog::{
-    Catalog, HostPort, LocationsQuery, PeerRecord, TableEntry, TableLifecycle, TableRef, TabletEntry,
-    TabletLifecycle, TserverEntry,
+    Catalog, LocationsQuery, TableEntry, TableLifecycle, TableRef, TabletEntry, TabletLifecycle, TserverEntry,
 };
 use engine::error::Error;
 use engine::ids::{PeerId, Uuid};
 
 use super::authz::TableQuestion;
-use super::proto::{host_port_to_pb, id, registration_to_pb};
+use super::locations::Locations;
+use super::proto::{id, registration_to_pb};
+use super::reply_size::ReplySize;
 use super::service::{MasterErrorReply, MasterService};
 use nyala_common::rpc::Call;
 use nyala_common::wire::errors::status_from_error;
 use nyala_common::wire::partition;
 use nyala_common::wire::schema::schema_to_pb;
-use nyala_proto::kudu::consensus::raft_peer_pb::Role;
 use nyala_proto::kudu::master::list_in_flight_tables_response_pb::TableInfo as InFlightInfo;
 use nyala_proto::kudu::master::list_tables_response_pb::{TableInfo, TabletWithPartition};
-use nyala_proto::kudu::master::tablet_locations_pb::{DeprecatedReplicaPb, InternedReplicaPb};
 use nyala_proto::kudu::master::*;
 use nyala_proto::kudu::{NodeInstancePb, TableTypePb};
 
@@ -104,7 +103,12 @@ impl MasterService {
             let tablets = catalog.locations(&table, LocationsQuery { start: &start, end: &end, max })?;
             let voters_only = request.replica_type_filter() != ReplicaTypeFilter::AnyReplica;
             let mut builder = Locations::new(catalog, voters_only, request.intern_ts_infos_in_response());
-            let tablet_locations = tablets.into_iter().map(|tablet| builder.tablet(tablet)).collect();
+            let mut size = ReplySize::default();
+            // Clients would take the tablets after the last one of a shorter list for missing.
+            let locate = |tablet: TabletEntry<'_>| {
+                size.add(format_args!("tablet {}", tablet.id), || builder.tablet(tablet))
+            };
+            let tablet_locations = tablets.into_iter().map(locate).collect::<Result<_, Error>>()?;
             Ok(GetTableLocationsResponsePb {
                 error: None,
                 tablet_locations,
@@ -130,11 +134,20 @@ impl MasterService {
                 let table = catalog.table(&TableRef::by_id(tablet.record.table));
                 sees_all || table.is_ok_and(|table| authorizer.lists(&user, &table))
             };
+            let (mut size, mut answered) = (ReplySize::default(), BTreeSet::new());
             for tablet_id in &request.tablet_ids {
+                // Each id is answered once; its digits may be upper or lower case.
+                if !answered.insert(tablet_id.to_ascii_lowercase()) {
+                    continue;
+                }
                 let found = find_tablet(catalog, tablet_id);
                 let hidden = || Error::not_authorized("Unauthorized action");
-                match found.and_then(|tablet| if sees(&tablet) { Ok(tablet) } else { Err(hidden()) }) {
-                    Ok(tablet) => response.tablet_locations.push(builder.tablet(tablet)),
+                let found = found.and_then(|tablet| if sees(&tablet) { Ok(tablet) } else { Err(hidden()) });
+                let located = found.and_then(|tablet| {
+                    size.add(format_args!("tablet {}", tablet.id), || builder.tablet(tablet))
+                });
+                match located {
+                    Ok(tablet) => response.tablet_locations.push(tablet),
                     Err(error) => response.errors.push(get_tablet_locations_response_pb::Error {
                         tablet_id: tablet_id.clone(),
                         status: status_from_error(&error),
@@ -159,22 +172,26 @@ impl MasterService {
         }
         let mock_rows = self.mock_sizes().map(|(_, rows)| rows);
         let (authorizer, user) = (self.authorizer.clone(), call.user.clone());
+        let sees_all = self.identity.access().is_privileged(&user);
         self.read(move |catalog, _| {
             let soft_deleted = request.show_soft_deleted();
             let with_partitions = request.list_tablet_with_partition();
             let wanted = |table: &TableEntry<'_>| {
                 let hidden = matches!(table.record.state, TableLifecycle::SoftDeleted { .. });
                 let named = table.record.name.contains(request.name_filter());
-                hidden == soft_deleted && named && authorizer.lists(&user, table)
+                hidden == soft_deleted && named && (sees_all || authorizer.lists(&user, table))
             };
             let tables = catalog.tables().filter(wanted);
-            let info = |table| {
+            let info = |table: TableEntry<'_>| {
                 let counts = authorizer.allows(&user, &table, TableQuestion::Statistics);
                 let info = table_info(catalog, table, with_partitions);
                 let rows = mock_rows.or(info.live_row_count).filter(|_| counts);
                 TableInfo { live_row_count: rows, ..info }
             };
-            let tables = tables.map(info).collect();
+            let mut size = ReplySize::default();
+            let listed =
+                |table: TableEntry<'_>| size.add(format_args!("table {}", table.record.name), || info(table));
+            let tables = tables.map(listed).collect::<Result<_, Error>>()?;
             Ok(ListTablesResponsePb { error: None, tables })
         })
         .await
@@ -182,8 +199,9 @@ impl MasterService {
 
     pub(super) async fn list_in_flight_tables(&self, call: &Call) -> Result<ListInFlightTablesResponsePb> {
         let (authorizer, user) = (self.authorizer.clone(), call.user.clone());
+        let sees_all = self.identity.access().is_privileged(&user);
         self.read(move |catalog, _| {
-            let seen = catalog.tables().filter(|table| authorizer.lists(&user, table));
+            let seen = catalog.tables().filter(|table| sees_all || authorizer.lists(&user, table));
             let tables = seen.filter_map(|table| in_flight(catalog, table)).collect();
             Ok(ListInFlightTablesResponsePb { error: None, tables })
         })
@@ -297,78 +315,5 @@ fn absent_entry(server: PeerId) -> list_tablet_servers_response_pb::Entry {
         millis_since_heartbeat: None,
         location: None,
         state: Some(TServerStatePb::MaintenanceMode as i32),
-    }
-}
-
-/// Builder of locations, which names each tablet server once if the caller supports that.
-struct Locations<'a> {
-    catalog: &'a Catalog,
-    voters_only: bool,
-    intern: bool,
-    infos: Vec<TsInfoPb>,
-    /// Positions in `infos`.
-    known: BTreeMap<PeerId, u32>,
-}
-
-impl<'a> Locations<'a> {
-    fn new(catalog: &'a Catalog, voters_only: bool, intern: bool) -> Locations<'a> {
-        Locations { catalog, voters_only, intern, infos: Vec::new(), known: BTreeMap::new() }
-    }
-
-    fn tablet(&mut self, tablet: TabletEntry<'_>) -> TabletLocationsPb {
-        let record = tablet.record;
-        let mut pb = TabletLocationsPb {
-            tablet_id: id(tablet.id),
-            partition: Some(partition::to_pb(&record.partition)),
-            deprecated_stale: Some(false),
-            ..TabletLocationsPb::default()
-        };
-        let voters_only = self.voters_only;
-        for peer in record.consensus.peers.iter().filter(|peer| peer.voter || !voters_only) {
-            let role = role(peer, record.consensus.leader) as i32;
-            let dimension_label = record.dimension_label.clone();
-            if self.intern {
-                let ts_info_idx = self.intern(peer);
-                pb.interned_replicas.push(InternedReplicaPb { ts_info_idx, role, dimension_label });
-            } else {
-                let ts_info = self.info(peer);
-                pb.deprecated_replicas.push(DeprecatedReplicaPb { ts_info, role, dimension_label });
-            }
-        }
-        pb
-    }
-
-    fn intern(&mut self, peer: &PeerRecord) -> u32 {
-        if let Some(at) = self.known.get(&peer.server) {
-            return *at;
-        }
-        let at = self.infos.len() as u32;
-        self.infos.push(self.info(peer));
-        self.known.insert(peer.server, at);
-        at
-    }
-
-    /// Returns a server as registered. An unregistered server has the address in its tablet's configuration.
-    fn info(&self, peer: &PeerRecord) -> TsInfoPb {
-        let addresses = |list: &[HostPort]| list.iter().map(host_port_to_pb).collect();
-        let registered = self.catalog.registration(peer.server);
-        let rpc_addresses = match registered {
-            Some(registration) => addresses(&registration.rpc),
-            None => addresses(std::slice::from_ref(&peer.address)),
-        };
-        TsInfoPb {
-            permanent_uuid: id(peer.server),
-            rpc_addresses,
-            location: self.catalog.location(peer.server).map(str::to_string),
-            unix_domain_socket_path: None,
-        }
-    }
-}
-
-fn role(peer: &PeerRecord, leader: Option<PeerId>) -> Role {
-    match (leader, peer.voter) {
-        (Some(leader), _) if leader == peer.server => Role::Leader,
-        (_, true) => Role::Follower,
-        (_, false) => Role::Learner,
     }
 }

@@ -32,6 +32,10 @@ impl ScrubHost for MasterScrubHost {
         Some(ScrubTarget { tablet, data_dir: self.data_dir.clone(), replica: Some(replica) })
     }
 
+    fn is_opening(&self) -> bool {
+        self.replica.get().is_none()
+    }
+
     fn is_busy(&self) -> bool {
         false
     }

@@ -141,11 +141,6 @@ fn check_sizes(writes: &[SystemRowWrite]) -> Result<()> {
     }
 }
 
-/// Returns the bytes of the records that `writes` put.
-pub(super) fn row_bytes(writes: &[SystemRowWrite]) -> usize {
-    writes.iter().map(|write| write.metadata.as_ref().map_or(0, Vec::len)).sum()
-}
-
 /// Encodes row operations in wire form: UPSERT of all columns, DELETE_IGNORE of the key.
 fn encode(writes: &[SystemRowWrite]) -> (Vec<u8>, Vec<u8>) {
     let (mut rows, mut indirect) = (Vec::new(), Vec::new());
@@ -235,8 +230,7 @@ mod tests {
             |bytes: usize| SystemRowWrite { key: SystemRowKey::Cluster, metadata: Some(vec![0; bytes]) };
         let delete = SystemRowWrite { key: SystemRowKey::Authority, metadata: None };
         assert_eq!(check_sizes(&[put(RECORD_BYTES_MAX), delete.clone()]), Ok(()));
-        let refused = check_sizes(&[delete.clone(), put(RECORD_BYTES_MAX + 1)]).expect_err("too large");
+        let refused = check_sizes(&[delete, put(RECORD_BYTES_MAX + 1)]).expect_err("too large");
         assert_eq!(refused.message, "the record of Cluster is too large");
-        assert_eq!(row_bytes(&[put(3), delete, put(4)]), 7);
     }
 }

@@ -102,11 +102,10 @@ impl PartitionSchema {
 
     /// Returns the hash dimensions of the rows with this range key.
     pub fn hash_of(&self, range_key: &[u8]) -> &[HashDimension] {
-        let holds = |custom: &&RangeHashSchema| {
-            custom.lower.as_slice() <= range_key
-                && (custom.upper.is_empty() || range_key < custom.upper.as_slice())
-        };
-        self.custom.iter().find(holds).map_or(&self.hash, |custom| &custom.hash)
+        let after = self.custom.partition_point(|custom| custom.lower.as_slice() <= range_key);
+        let below = self.custom[..after].last();
+        let custom = below.filter(|custom| custom.upper.is_empty() || range_key < custom.upper.as_slice());
+        custom.map_or(&self.hash, |custom| &custom.hash)
     }
 
     /// Stores the hash dimensions of a range if they differ from the table's.
@@ -121,7 +120,11 @@ impl PartitionSchema {
 
     /// Removes the hash dimensions that [`PartitionSchema::set_custom`] stored.
     pub fn forget_custom(&mut self, range: &PartitionRange) {
-        self.custom.retain(|custom| custom.lower != range.lower || custom.upper != range.upper);
+        let at = self.custom.partition_point(|custom| custom.lower < range.lower);
+        let is_it = |custom: &RangeHashSchema| custom.lower == range.lower && custom.upper == range.upper;
+        if self.custom.get(at).is_some_and(is_it) {
+            self.custom.remove(at);
+        }
     }
 
     /// Returns the number of tablets of one range, `u64::MAX` if there are more.

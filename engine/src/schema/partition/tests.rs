@@ -135,6 +135,26 @@ fn tablets_of_real_tables() {
 }
 
 #[test]
+fn custom_ranges_are_found_among_many_and_forgotten_by_both_bounds() {
+    let mut partition =
+        PartitionSchema { hash: vec![dimension(&[0], 2, 0)], range_columns: ids(&[1]), custom: vec![] };
+    let range = |lower: u8, upper: u8| PartitionRange { lower: vec![lower], upper: vec![upper] };
+    for number in [30, 10, 20] {
+        partition.set_custom(&range(number, number + 5), vec![dimension(&[0], u32::from(number), 0)]);
+    }
+    let buckets = |partition: &PartitionSchema, key: u8| partition.hash_of(&[key])[0].buckets;
+    let found = [9, 10, 14, 15, 19, 20, 34, 35].map(|key| buckets(&partition, key));
+    assert_eq!(found, [2, 10, 10, 2, 2, 20, 30, 2]);
+    partition.forget_custom(&range(20, 24));
+    assert_eq!(buckets(&partition, 20), 20, "that is another range");
+    partition.forget_custom(&range(20, 25));
+    assert_eq!([10, 20, 30].map(|key| buckets(&partition, key)), [10, 2, 30]);
+    let unbounded = PartitionRange { lower: vec![40], upper: Vec::new() };
+    partition.set_custom(&unbounded, vec![dimension(&[0], 40, 0)]);
+    assert_eq!([39, 40, 255].map(|key| buckets(&partition, key)), [2, 40, 40]);
+}
+
+#[test]
 fn invalid_partition_schemas_are_rejected() {
     let schema = int_and_string();
     let check = |hash: Vec<HashDimension>, range: &[u32]| {

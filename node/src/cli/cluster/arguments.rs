@@ -5,7 +5,7 @@ use engine::error::{Error, Result};
 use nyala_client::Client;
 use nyala_client::replica_admin::ServerInfo;
 
-use super::observe::address;
+use super::observe::{NOT_REGISTERED, address};
 use crate::cli::options::text;
 
 /// Returns an argument that must be given; [`argument`] reads it.
@@ -26,7 +26,18 @@ pub(super) fn number(matches: &ArgMatches, name: &str) -> u64 {
     *matches.get_one::<u64>(name).expect("it has a default")
 }
 
-/// Returns the tablet server of this address, id, or beginning of an id.
+/// Returns a tablet server that can be called.
+pub(super) async fn find_registered_server(client: &Client, name: &str) -> Result<ServerInfo> {
+    let server = find_server(client, name).await?;
+    match server.is_registered() {
+        true => Ok(server),
+        false => {
+            Err(Error::not_ready(format!("tablet server {}: {NOT_REGISTERED}; start it first", server.id)))
+        }
+    }
+}
+
+/// Returns the tablet server of this address, id, or beginning of an id. It may have no address.
 pub(super) async fn find_server(client: &Client, name: &str) -> Result<ServerInfo> {
     let mut servers = client.servers().await?;
     let named = |server: &ServerInfo| address(server) == name || server.id.to_string().starts_with(name);

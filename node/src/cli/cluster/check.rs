@@ -165,9 +165,10 @@ fn check_servers(seen: &Observation, known_down: &BTreeSet<PeerId>, report: &mut
         };
         match &server.status {
             Err(_) if known_down.contains(&id) => {
-                report.warnings.push(format!("tablet server {id} {address}: down, as the command line says"));
+                let name = server.name();
+                report.warnings.push(format!("tablet server {name}: down, as the command line says"));
             }
-            Err(error) => report.errors.push(format!("tablet server {id} {address}: no reply ({error})")),
+            Err(error) => report.errors.push(format!("tablet server {}: no reply ({error})", server.name())),
             Ok(status) if status.id != id => {
                 let other = status.id;
                 report.errors.push(format!("tablet server {id} {address}: another server replies ({other})"));

@@ -12,8 +12,8 @@ use nyala_client::rebalance::ReplicaMove;
 use nyala_client::replica_admin::ServerInfo;
 use nyala_common::env::Env;
 
-use super::arguments::{find_server, number};
-use super::observe::{Observation, address, observe};
+use super::arguments::{find_registered_server, find_server, number};
+use super::observe::{Observation, address, observe, status};
 
 use crate::cli::options::text;
 use crate::cli::output::print;
@@ -23,7 +23,7 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Takes a server out of use: no new replicas, no leaders. Returns when every tablet can do without the server.
 pub(super) async fn drain(env: &Env, client: &Client, matches: &ArgMatches) -> Result<()> {
-    let server = find_server(client, text(matches, "server").expect("it is required")).await?;
+    let server = find_registered_server(client, text(matches, "server").expect("it is required")).await?;
     let deadline = env.now().mono.after(Duration::from_secs(number(matches, "timeout")));
     client.set_maintenance(server.id, true).await?;
     client.quiesce(&address(&server), Some(true)).await?;
@@ -73,10 +73,12 @@ fn dependents(seen: &Observation, server: PeerId) -> Vec<(TabletId, usize)> {
     tablets.filter_map(needs).collect()
 }
 
-/// Puts a drained server back into use.
+/// Puts a drained server back into use. One that has not registered yet does not quiesce after its start.
 pub(super) async fn undrain(client: &Client, matches: &ArgMatches) -> Result<()> {
     let server = find_server(client, text(matches, "server").expect("it is required")).await?;
-    client.quiesce(&address(&server), Some(false)).await?;
+    if server.is_registered() {
+        client.quiesce(&address(&server), Some(false)).await?;
+    }
     client.set_maintenance(server.id, false).await?;
     print(&format!("server {} is in use again\n", server.id));
     Ok(())
@@ -118,16 +120,14 @@ pub(super) async fn decommission(env: &Env, client: &Client, matches: &ArgMatche
 /// not replace the replicas of a server in maintenance mode, which an earlier run may have entered.
 async fn check_replies(client: &Client, server: &ServerInfo) -> Result<()> {
     let id = server.id;
-    let reply = client.server_status(&address(server)).await;
-    reply.map(drop).map_err(|error| {
+    status(client, server).await.map(drop).map_err(|error| {
         let first = match server.maintenance {
             true => format!("end its maintenance mode with nyala cluster maintenance {id} off, then "),
             false => String::new(),
         };
         Error::not_ready(format!(
-            "server {id}: it does not reply ({}); {first}the masters replace its replicas by themselves: wait with \
-             nyala cluster check --wait 3600 --down {id}, then nyala cluster remove-server",
-            error.message
+            "server {id}: it does not reply ({error}); {first}the masters replace its replicas by themselves: wait \
+             with nyala cluster check --wait 3600 --down {id}, then nyala cluster remove-server"
         ))
     })
 }

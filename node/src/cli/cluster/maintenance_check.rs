@@ -6,10 +6,10 @@ use super::observe::{Observation, ObservedServer};
 pub(super) fn warnings(seen: &Observation) -> Vec<String> {
     let is_waited_for = |server: &&ObservedServer| server.status.is_err() && server.info.maintenance;
     let warning = |server: &ObservedServer| {
-        let (id, address) = (server.info.id, server.address());
+        let (id, name) = (server.info.id, server.name());
         format!(
-            "tablet server {id} {address}: down and in maintenance: its replicas are not replaced; start it, or end \
-             the mode (nyala cluster maintenance {id} off)"
+            "tablet server {name}: down and in maintenance: its replicas are not replaced; start it, or end the mode \
+             (nyala cluster maintenance {id} off)"
         )
     };
     seen.servers.iter().filter(is_waited_for).map(warning).collect()
@@ -48,11 +48,13 @@ mod tests {
 
     #[test]
     fn a_server_that_is_down_in_maintenance_mode_is_named_with_the_way_out() {
-        let servers = vec![server(1, false, true), server(2, true, false), server(3, true, true)];
+        let mut absent = server(4, true, true);
+        (absent.info.host, absent.info.port) = (String::new(), 0);
+        let servers = vec![server(1, false, true), server(2, true, false), server(3, true, true), absent];
         let seen = Observation { servers, ..Observation::default() };
-        insta::assert_snapshot!(
-            warnings(&seen).join("\n"),
-            @"tablet server 03030303030303030303030303030303 ts-3:7050: down and in maintenance: its replicas are not replaced; start it, or end the mode (nyala cluster maintenance 03030303030303030303030303030303 off)"
-        );
+        insta::assert_snapshot!(warnings(&seen).join("\n"), @r"
+        tablet server 03030303030303030303030303030303 ts-3:7050: down and in maintenance: its replicas are not replaced; start it, or end the mode (nyala cluster maintenance 03030303030303030303030303030303 off)
+        tablet server 04040404040404040404040404040404: down and in maintenance: its replicas are not replaced; start it, or end the mode (nyala cluster maintenance 04040404040404040404040404040404 off)
+        ");
     }
 }

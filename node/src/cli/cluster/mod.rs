@@ -16,7 +16,7 @@ use engine::error::{Error, Result};
 use engine::ids::Uuid;
 use futures_util::future::join_all;
 
-use self::arguments::{argument, find_server, flag, number, required};
+use self::arguments::{argument, find_registered_server, find_server, flag, number, required};
 use self::observe::{ObservedServer, address, observe, observe_server};
 use super::exit::{ExitError, FAILED};
 use super::options::{base, connect, option, text, texts};
@@ -170,12 +170,13 @@ pub(super) async fn check_report(client: &Client) -> Result<(String, String)> {
     Ok((report.to_text(), report.to_json()))
 }
 
-/// Returns the RPC addresses of the masters that reply, and of all tablet servers; true for those whose web ports speak
-/// HTTPS.
+/// Returns the RPC addresses of the masters that reply, and of all registered tablet servers; true for those whose web
+/// ports speak HTTPS.
 pub(super) async fn addresses(client: &Client) -> Result<Vec<(String, bool)>> {
     let masters = client.masters().await?.into_iter().filter(|master| master.error.is_none());
     let servers = client.servers().await?;
-    let servers = servers.iter().map(|server| (address(server), server.https));
+    let registered = servers.iter().filter(|server| server.is_registered());
+    let servers = registered.map(|server| (address(server), server.https));
     Ok(masters.map(|master| (master.address, master.https)).chain(servers).collect())
 }
 
@@ -224,6 +225,10 @@ async fn show_servers(client: &Client, matches: &ArgMatches) -> Result<()> {
         server.status.as_ref().map(|status| status.version.clone()).unwrap_or_default()
     };
     let leaders = |server: &ObservedServer| server.quiescing.map_or(0, |status| status.leaders);
+    let heartbeat_age_ms = |server: &ObservedServer| {
+        let age_ms = server.info.silent_for.as_millis() as u64;
+        server.info.is_registered().then_some(age_ms)
+    };
     if text(matches, "format") == Some("json") {
         let object = |server: &ObservedServer| {
             serde_json::json!({
@@ -231,7 +236,7 @@ async fn show_servers(client: &Client, matches: &ArgMatches) -> Result<()> {
                 "address": server.address(),
                 "state": state(server),
                 "maintenance": server.info.maintenance,
-                "heartbeat_age_ms": server.info.silent_for.as_millis() as u64,
+                "heartbeat_age_ms": heartbeat_age_ms(server),
                 "version": version(server),
                 "location": server.info.location,
                 "replicas": server.count_replicas(),
@@ -318,13 +323,14 @@ async fn set_flag(client: &Client, matches: &ArgMatches) -> Result<()> {
         addresses.extend(client.masters().await?.into_iter().map(|master| master.address));
     }
     if name == "tablet-servers" || name == "all" && may_have(ServerKind::TabletServer, flag) {
-        addresses.extend(client.servers().await?.iter().map(address));
+        let servers = client.servers().await?;
+        addresses.extend(servers.iter().filter(|server| server.is_registered()).map(address));
     }
     match name {
         "masters" | "tablet-servers" | "all" => {}
         // A master's address is not in the list of tablet servers.
         _ if name.contains(':') => addresses.push(name.to_string()),
-        _ => addresses.push(address(&find_server(client, name).await?)),
+        _ => addresses.push(address(&find_registered_server(client, name).await?)),
     }
     let mut failures = Vec::new();
     for address in &addresses {

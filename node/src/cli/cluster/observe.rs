@@ -25,6 +25,11 @@ impl ObservedServer {
         address(&self.info)
     }
 
+    /// Returns its id and its address, if known.
+    pub(super) fn name(&self) -> String {
+        format!("{} {}", self.info.id, self.address()).trim_end().to_string()
+    }
+
     /// Returns the number of replicas with data.
     pub(super) fn count_replicas(&self) -> usize {
         self.replicas.values().filter(|replica| !replica.tombstoned).count()
@@ -75,8 +80,20 @@ pub(super) struct Observation {
     pub last_ops: BTreeMap<(TabletId, PeerId), OpId>,
 }
 
+/// Reason that a server in the masters' list has no address.
+pub(super) const NOT_REGISTERED: &str = "it has not registered since the masters started";
+
+/// Returns the address of a server; empty if it has not registered.
 pub(super) fn address(server: &ServerInfo) -> String {
-    format!("{}:{}", server.host, server.port)
+    if server.is_registered() { format!("{}:{}", server.host, server.port) } else { String::new() }
+}
+
+/// Returns the server's identity. One that has not registered cannot be asked.
+pub(super) async fn status(client: &Client, server: &ServerInfo) -> Result<ServerStatus, String> {
+    if !server.is_registered() {
+        return Err(NOT_REGISTERED.to_string());
+    }
+    client.server_status(&address(server)).await.map_err(|error| error.message)
 }
 
 /// Asks the masters and all servers; a server that does not reply is part of the answer.
@@ -118,7 +135,7 @@ async fn last_ops(client: &Client, seen: &Observation) -> BTreeMap<(TabletId, Pe
 
 pub(super) async fn observe_server(client: &Client, info: ServerInfo) -> ObservedServer {
     let address = address(&info);
-    let status = client.server_status(&address).await.map_err(|error| error.message);
+    let status = status(client, &info).await;
     let mut server =
         ObservedServer { info, status, quiescing: None, replicas: BTreeMap::new(), raft: BTreeMap::new() };
     if server.status.is_ok() {

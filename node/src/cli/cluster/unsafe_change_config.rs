@@ -9,7 +9,7 @@ use engine::ids::{PeerId, TabletId, Uuid};
 use futures_util::future::join_all;
 use nyala_client::Client;
 
-use super::arguments::{argument, find_server, flag, required};
+use super::arguments::{argument, find_registered_server, flag, required};
 use super::observe::{Observation, address, observe_server};
 use crate::cli::options::{base, option, texts};
 use crate::cli::output::print;
@@ -33,7 +33,7 @@ pub(super) fn command() -> Command {
 
 pub(super) async fn run(client: &Client, matches: &ArgMatches) -> Result<()> {
     let tablet = Uuid::parse(argument(matches, "tablet").as_bytes())?;
-    let server = find_server(client, argument(matches, "server")).await?;
+    let server = find_registered_server(client, argument(matches, "server")).await?;
     let voters = texts(matches, "voters").map(|id| Uuid::parse(id.as_bytes()));
     let mut voters = voters.collect::<Result<Vec<PeerId>>>()?;
     if voters.is_empty() {

@@ -26,6 +26,9 @@ async fn a_server_of_another_cluster_is_refused() {
     assert!(error.contains("belongs to another cluster (its 0909"), "{error}");
     assert!(error.contains(&format!("this master's {cluster}")), "{error}");
     assert_eq!(fixture.master.known_tservers.count(), 0, "it is not known any more");
+    let request = ListTabletServersRequestPb { include_states: None };
+    let listed: ListTabletServersResponsePb = fixture.call("ListTabletServers", &request).await;
+    assert!(listed.servers.is_empty(), "it gets no replicas: {:?}", listed.servers);
 }
 
 /// Registers a server whose clock is ahead of the master's.

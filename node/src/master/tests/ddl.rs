@@ -3,6 +3,8 @@
 use expect_test::expect;
 
 use super::*;
+use nyala_common::env::partitionable_net::PartitionableNet;
+use nyala_common::env::testing::hosts;
 use nyala_proto::kudu::master::alter_table_request_pb::{
     AddColumn, AddRangePartition, DropColumn, Step, StepType,
 };
@@ -244,6 +246,28 @@ async fn soft_deleted_tables_can_be_recalled() {
     assert_eq!(master.names().await, ["t"]);
     let again: RecallDeletedTableResponsePb = master.call("RecallDeletedTable", &recall).await;
     assert!(shown(&again.error).starts_with("TABLE_NOT_FOUND + NOT_FOUND"));
+}
+
+/// Each table's records fit into an operation, those of two do not.
+#[tokio::test(start_paused = true)]
+async fn tables_that_are_due_at_once_are_deleted_and_the_master_leads_on() {
+    let env = hosts(&PartitionableNet::default(), 1).pop().expect("one host");
+    let master = Fixture::in_env(env, |config| config.rpc.max_message_bytes = 4 << 20).await;
+    master.heartbeat(SERVER, Vec::new()).await;
+    let label = "l".repeat(900 << 10);
+    for name in ["a", "b", "c"] {
+        master.create(&CreateTableRequestPb { dimension_label: Some(label.clone()), ..table(name) }).await;
+        let request =
+            DeleteTableRequestPb { table: by_name(name), reserve_seconds: Some(1), ..Default::default() };
+        let deleted: DeleteTableResponsePb = master.call("DeleteTable", &request).await;
+        assert_eq!(deleted.error, None);
+    }
+    master.env.sleep(Duration::from_secs(3)).await;
+    let request = ListTablesRequestPb { show_soft_deleted: Some(true), ..Default::default() };
+    let kept: ListTablesResponsePb = master.call("ListTables", &request).await;
+    assert!(kept.error.is_none() && kept.tables.is_empty(), "{kept:?}");
+    master.create(&table("next")).await;
+    assert_eq!(master.names().await, ["next"]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

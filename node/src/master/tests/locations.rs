@@ -141,6 +141,24 @@ async fn locations_use_the_requested_form() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn each_tablet_id_is_answered_once() {
+    let master = Fixture::start().await;
+    master.heartbeat(SERVER, Vec::new()).await;
+    master.create(&table("t")).await;
+    let tablets = master.tablet_ids("t").await;
+    master.heartbeat(SERVER, tablets.iter().map(|tablet| running(tablet, SERVER, 0)).collect()).await;
+    let capitals = Bytes::from(tablets[2].to_ascii_uppercase());
+    let nonsense = Bytes::from_static(b"nonsense");
+    let mut asked = vec![tablets[2].clone(), capitals, nonsense.clone(), tablets[0].clone(), nonsense];
+    asked.extend(vec![tablets[2].clone(); 1_000]);
+    let request = GetTabletLocationsRequestPb { tablet_ids: asked, ..Default::default() };
+    let found: GetTabletLocationsResponsePb = master.call("GetTabletLocations", &request).await;
+    let located: Vec<Bytes> = found.tablet_locations.iter().map(|tablet| tablet.tablet_id.clone()).collect();
+    assert_eq!(located, [tablets[2].clone(), tablets[0].clone()]);
+    assert_eq!(found.errors.len(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_master_reports_its_registration() {
     let master = Fixture::start().await;
     let connected: ConnectToMasterResponsePb = master

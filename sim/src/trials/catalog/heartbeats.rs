@@ -129,6 +129,7 @@ impl CatalogTrial {
                 instance: heartbeat.instance,
                 registration: registration.clone(),
                 location: heartbeat.location.clone(),
+                cluster: heartbeat.cluster,
                 last_heartbeat,
                 last_report: None,
             };

@@ -35,3 +35,23 @@ async fn a_recall_under_another_name_needs_the_rights_of_a_renaming() {
     assert_eq!(listed.iter().map(|table| table.name.as_str()).collect::<Vec<_>>(), ["scratch.orders"]);
     world.cluster.shutdown().await;
 }
+
+/// `cluster check` and `cluster drain` evaluate the tables that a superuser lists.
+#[tokio::test(start_paused = true)]
+async fn a_superuser_without_rights_lists_every_table_without_its_rows() {
+    let mut world = World::start().await;
+    let (ann, root) = (world.client("ann").await, world.client("root").await);
+    for name in ["hr.people", "sales.orders", "sales.returns"] {
+        let table = create(&ann, name).await.expect("ann may");
+        insert(&table, 0..5).await.expect("ann may");
+    }
+    world.env.sleep(NOTICED).await;
+    assert!(ann.list_tables(None).await.expect("a list").iter().any(|table| table.live_rows.is_some()));
+    let listed = root.list_tables(None).await.expect("a list");
+    let names: Vec<&str> = listed.iter().map(|table| table.name.as_str()).collect();
+    assert_eq!(names, ["hr.people", "sales.orders", "sales.returns"]);
+    assert!(listed.iter().all(|table| table.live_rows.is_none()), "{listed:?}");
+    ann.delete_table_later("hr.people", 3_600).await.expect("ann may");
+    assert_eq!(root.deleted_tables().await.expect("a list").len(), 1);
+    world.cluster.shutdown().await;
+}
