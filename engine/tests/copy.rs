@@ -21,7 +21,7 @@ use engine::schema::row_ops::RowOpKind;
 use engine::tablet::scan::ScanSpec;
 use engine::tablet::superblock::{DataState, Superblock};
 use engine::time::Timestamp;
-use engine::wal::{LogEntry, ReplicateEntry, Wal, WalConfig};
+use engine::wal::{LogEntry, ReplicateEntry, Wal, WalConfig, segment_name};
 use engine_testkit::world::{self, TABLET, Value, World, plain_schema};
 
 fn peer(name: char) -> PeerId {
@@ -487,6 +487,21 @@ fn damaged_and_foreign_bytes_are_rejected_and_fetched_again() {
     open(&target).expect("a whole replica");
 }
 
+/// Flips bits of a part's file one after another: no copy of it begins. Returns the number of these bits.
+fn reject_rot(world: &World, source: &CopySource, part: CopyPart, path: &str, bytes: u64) -> usize {
+    let mut rejected = 0;
+    for offset in (0..bytes).step_by(61) {
+        world.disk.flip_bit(path, offset).expect("it is there");
+        let error = source.read(part, 0, 100).expect_err("it is damaged");
+        assert_eq!(error.kind, ErrorKind::Corrupt, "{path} at {offset}: {error}");
+        assert!(error.message.contains(path), "{error}");
+        world.disk.flip_bit(path, offset).expect("it is there");
+        rejected += 1;
+    }
+    source.read(part, 0, 100).expect("it is intact again");
+    rejected
+}
+
 /// Wherever a bit of a file flipped after it was written, its copy does not begin.
 #[test]
 fn bit_rot_at_the_source_is_not_copied() {
@@ -496,18 +511,23 @@ fn bit_rot_at_the_source_is_not_copied() {
     let paths = superblock.rowsets.iter().flat_map(|rowset| rowset.files());
     let mut rejected = 0;
     for (number, path) in paths.enumerate() {
-        let part = CopyPart::File(number as u64);
-        for offset in (0..source.manifest().file_bytes[number]).step_by(61) {
-            world.disk.flip_bit(path, offset).expect("it is there");
-            let error = source.read(part, 0, 100).expect_err("it is damaged");
-            assert_eq!(error.kind, ErrorKind::Corrupt, "{path} at {offset}: {error}");
-            assert!(error.message.contains(path), "{error}");
-            world.disk.flip_bit(path, offset).expect("it is there");
-            rejected += 1;
-        }
-        source.read(part, 0, 100).expect("it is intact again");
+        let bytes = source.manifest().file_bytes[number];
+        rejected += reject_rot(&world, &source, CopyPart::File(number as u64), path, bytes);
     }
     assert!(rejected > 100, "there were {rejected} places to damage");
+}
+
+/// A copy with a damaged segment would be complete, and could never be opened.
+#[test]
+fn bit_rot_in_the_log_of_the_source_is_not_copied() {
+    let mut world = busy_world();
+    let source = world_source(&mut world);
+    let mut rejected = 0;
+    for segment in &source.manifest().segments {
+        let path = format!("{}/{}", engine::replica::wal_dir(TABLET), segment_name(segment.sequence));
+        rejected += reject_rot(&world, &source, CopyPart::Segment(segment.sequence), &path, segment.bytes);
+    }
+    assert!(rejected > 10, "there were {rejected} places to damage");
 }
 
 #[test]

@@ -289,7 +289,7 @@ pub enum PeerHealth {
     Healthy,
     /// Silent for `follower_failed_after`.
     Failed,
-    /// Cannot catch up from the log: it must be replaced.
+    /// Cannot catch up from the log, or get a replica by a copy: it must be replaced.
     FailedUnrecoverable,
 }
 

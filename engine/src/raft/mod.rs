@@ -333,6 +333,11 @@ impl Raft {
         self.meta.term
     }
 
+    /// Id of this replica in its group: that of its server.
+    pub fn me(&self) -> PeerId {
+        self.me
+    }
+
     pub fn is_leader(&self) -> bool {
         matches!(self.state, RoleState::Leader(_))
     }

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use crate::disk::Disk;
 use crate::error::Error;
-use crate::ids::{OpId, Term};
+use crate::ids::{OpId, PeerId, Term};
 use crate::memory::TrackedBytes;
 use crate::note::Note;
 use crate::raft::interface::{UpdateErrorKind, UpdateResponse, VoteError, VoteErrorKind, VoteResponse};
@@ -170,6 +170,11 @@ impl Replica {
     /// tablet copy.
     pub fn log_wanted_from(&self) -> u64 {
         self.raft.log_keep_from()
+    }
+
+    /// Id of this replica in its group: that of its server.
+    pub fn me(&self) -> PeerId {
+        self.raft.me()
     }
 
     /// State of this replica in its group.

@@ -7,6 +7,7 @@
 //!
 //! The [`ReplicaHost`] owns the replicas: a tablet server its tablets, a master its system tablet.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -62,8 +63,13 @@ pub trait ReplicaHost: Send + Sync + 'static {
     }
     /// Finds a replica by its tablet id; `TABLET_NOT_FOUND` if there is none.
     fn find(&self, tablet: &[u8]) -> Result<HostedReplica, TabletError>;
-    /// Returns each running replica's view of its group; an error if a master's only replica is still being opened.
-    fn states(&self, with_health: bool) -> Result<Vec<(TabletId, ConsensusStatePb)>, TabletError>;
+    /// Returns each requested running replica's view of its group; an error if a master's only replica is still being
+    /// opened.
+    fn states(
+        &self,
+        with_health: bool,
+        is_requested: &dyn Fn(TabletId) -> bool,
+    ) -> Result<Vec<(TabletId, ConsensusStatePb)>, TabletError>;
     /// Votes for a tombstone, from its persisted vote.
     fn vote_of_tombstone(
         self: Arc<Self>,
@@ -136,12 +142,14 @@ service_methods! {
         note_error(&call, response.error.as_ref());
         Reply::message(&response)
     },
-    "BulkChangeConfig" { role: MethodRole::Service, audited: true, tracked: false, required: &[2] } => {
+    "BulkChangeConfig" { role: MethodRole::SuperuserOrService, audited: true, tracked: false, required: &[2] } => {
         let response = bulk_change_config(&*service.0, &call.decode()?).await;
         note_error(&call, response.error.as_ref());
         Reply::message(&response)
     },
-    "UnsafeChangeConfig" { role: MethodRole::Service, audited: true, tracked: false, required: &[2, 3, 4] } => {
+    "UnsafeChangeConfig" {
+        role: MethodRole::SuperuserOrService, audited: true, tracked: false, required: &[2, 3, 4],
+    } => {
         let error = error_pb(&call, unsafe_config(&*service.0, call.decode()?).await);
         Reply::message(&UnsafeChangeConfigResponsePb { error })
     },
@@ -443,8 +451,12 @@ fn consensus_states(
     request: &GetConsensusStateRequestPb,
 ) -> GetConsensusStateResponsePb {
     let with_health = request.report_health == Some(IncludeHealthReport::IncludeHealthReport as i32);
-    let states =
-        check_destination(host.uuid(), request.dest_uuid.as_ref()).and_then(|()| host.states(with_health));
+    let ids: BTreeSet<TabletId> =
+        request.tablet_ids.iter().filter_map(|requested| Uuid::parse(requested).ok()).collect();
+    // Unknown tablets are left out; an empty list of ids means all tablets.
+    let is_requested = |id: TabletId| request.tablet_ids.is_empty() || ids.contains(&id);
+    let states = check_destination(host.uuid(), request.dest_uuid.as_ref())
+        .and_then(|()| host.states(with_health, &is_requested));
     let states = match states {
         Ok(states) => states,
         Err(error) => {
@@ -455,13 +467,8 @@ fn consensus_states(
         tablet_id: schema::id_bytes(&id),
         cstate: Some(state),
     };
-    // Unknown tablets are left out; an empty list of ids means all tablets.
-    let is_requested = |id: &TabletId| {
-        request.tablet_ids.is_empty()
-            || request.tablet_ids.iter().any(|requested| Uuid::parse(requested) == Ok(*id))
-    };
     GetConsensusStateResponsePb {
-        tablets: states.into_iter().filter(|(id, _)| is_requested(id)).map(info).collect(),
+        tablets: states.into_iter().map(info).collect(),
         replica_management_info: Some(replica_management()),
         error: None,
     }

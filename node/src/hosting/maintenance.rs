@@ -7,6 +7,9 @@
 //!                           └ beside the replica, on a thread that may block         └▶ log GC
 //! ```
 //!
+//! A compaction that meets a damaged file fails its replica if others can replace it. Otherwise the tablet's
+//! compactions pause, longer each time, and flushes continue.
+//!
 //! *Not here:* the loop over a server's tablets (`tserver/maintenance.rs`).
 
 use std::collections::BTreeMap;
@@ -20,7 +23,7 @@ use engine::tablet::rowset::RowSetId;
 use engine::time::Instant;
 use engine::wal::Wal;
 
-use super::replica::{LogNeeds, ReplicaHandle};
+use super::replica::{LogNeeds, ReplicaHandle, is_damage};
 use nyala_common::env::Env;
 
 /// Times since when a tablet has had something to flush, as far as the scans noticed, and what its last job left.
@@ -34,6 +37,7 @@ pub struct UnflushedSince {
     anchored_from: Option<u64>,
     /// Earliest time of the next job after a failed one.
     not_before: Instant,
+    compactions: CompactionPause,
 }
 
 /// Bytes of a log that GC could delete, and the time at which that was computed.
@@ -57,6 +61,36 @@ const RETAINED_LOG_AGE_MAX: Duration = Duration::from_secs(1);
 
 /// Pause of a tablet after one of its jobs failed.
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(5);
+
+/// Pause of a tablet's compactions after some of them met damage. The next one would choose the same files.
+#[derive(Debug, Default)]
+struct CompactionPause {
+    pause: Duration,
+    not_before: Instant,
+}
+
+/// First pause after damage; each further one is twice as long.
+const DAMAGE_PAUSE_MIN: Duration = Duration::from_secs(10);
+const DAMAGE_PAUSE_MAX: Duration = Duration::from_secs(600);
+
+impl CompactionPause {
+    fn on_damage(&mut self, now: Instant) {
+        self.pause = (self.pause * 2).clamp(DAMAGE_PAUSE_MIN, DAMAGE_PAUSE_MAX);
+        self.not_before = now.after(self.pause);
+    }
+
+    fn is_over(&self, now: Instant) -> bool {
+        now >= self.not_before
+    }
+}
+
+/// Returns true for a job that reads stored rows. The others only write.
+fn is_compaction(kind: &JobKind) -> bool {
+    match kind {
+        JobKind::Compact(_) | JobKind::MajorDeltaCompaction(_) | JobKind::MinorDeltaCompaction(_) => true,
+        JobKind::FlushRows | JobKind::FlushDeltas(_) | JobKind::Checkpoint => false,
+    }
+}
 
 impl UnflushedSince {
     /// Returns true unless a job failed a short time before `now`.
@@ -87,6 +121,13 @@ impl UnflushedSince {
         let done = run_job(env, replica, kind.clone()).await;
         let ended = env.now().mono;
         replica.metrics().job_ended(&kind, ended.since(began));
+        if is_compaction(&kind) {
+            match &done {
+                Err(error) if is_damage(error) => self.compactions.on_damage(ended),
+                Err(_) => {}
+                Ok(_) => self.compactions = CompactionPause::default(),
+            }
+        }
         let outcome = match done {
             Ok(true) => {
                 let running = replica.metrics().log_gc_began();
@@ -162,7 +203,7 @@ impl UnflushedSince {
             rows_from: anchors.rows.unwrap_or(u64::MAX),
             frozen: !state.frozen.is_empty(),
             deltas: self.deltas.iter().map(view).collect(),
-            merge: replica.tablet().choose_compaction(),
+            merge: self.compactions.is_over(now).then(|| replica.tablet().choose_compaction()).flatten(),
             priority: state.schema.maintenance_priority(),
             log_bytes: replica.log_bytes(),
             log_held_bytes,
@@ -188,9 +229,23 @@ pub async fn run_alone(env: Env, replica: ReplicaHandle, config: TabletConfig, i
     }
 }
 
-/// Runs a job of a replica step by step. Returns false if there was nothing to do. A replica that stops waits for it:
-/// otherwise its files would stand in the way of the replica's successor in that directory.
+/// Runs a job of a replica. Returns false if there was nothing to do. A compaction that meets damage fails the replica,
+/// if its tablet can do without it.
 pub async fn run_job(env: &Env, replica: &ReplicaHandle, kind: JobKind) -> Result<bool> {
+    let reads = is_compaction(&kind);
+    let ran = run_to_end(env, replica, kind).await;
+    if let Err(error) = &ran
+        && reads
+        && is_damage(error)
+    {
+        replica.fail_if_replaceable(error).await;
+    }
+    ran
+}
+
+/// Runs a job step by step. A replica that stops waits for it: otherwise its files would stand in the way of the
+/// replica's successor in that directory.
+async fn run_to_end(env: &Env, replica: &ReplicaHandle, kind: JobKind) -> Result<bool> {
     let _running = replica.lock_job().await;
     let started = replica.run_on_loop(move |replica, _| replica.start_job(kind)).await??;
     let Some(job) = started else { return Ok(false) };
@@ -265,4 +320,22 @@ async fn log_held(replica: &ReplicaHandle) -> (u64, Option<u64>) {
     let held =
         move |wal: &mut Wal| wal.gcable_size(first_retained_index(wal, &needs), needs.wanted_from, spared).1;
     (replica.run_on_wal(held).await.unwrap_or(0), needs.anchored_from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_of_compactions_double_while_they_meet_damage() {
+        let mut compactions = CompactionPause::default();
+        assert!(compactions.is_over(Instant(0)));
+        let pause = |compactions: &mut CompactionPause| {
+            compactions.on_damage(Instant(0));
+            compactions.not_before.since(Instant(0)).as_secs()
+        };
+        assert_eq!([0; 8].map(|_| pause(&mut compactions)), [10, 20, 40, 80, 160, 320, 600, 600]);
+        assert!(!compactions.is_over(Instant(0).after(Duration::from_secs(599))));
+        assert!(compactions.is_over(Instant(0).after(Duration::from_secs(600))));
+    }
 }

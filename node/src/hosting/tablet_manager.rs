@@ -386,6 +386,7 @@ impl TabletManager {
             frame_bytes_max: self.config.frame_bytes_max,
             peers: self.peers.clone(),
             follower_failed_after: self.config.follower_failed_after.clone(),
+            is_replaced: true,
             on_failure: changed.clone(),
             on_change: changed,
             on_completed: self.completed.clone(),

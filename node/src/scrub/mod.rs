@@ -8,7 +8,8 @@
 //!
 //! - Files are read by the engine's readers (`engine::replica::FileCheck`), those that serve reads. Files that a
 //!   compaction or log GC removes meanwhile are passed over, or stay readable while they are open.
-//! - A pass continues after a restart of the server (`progress.rs`).
+//! - A pass continues after a restart of the server (`progress.rs`), once the tablets of the start are open: a pass
+//!   leaves out those that are not.
 //!
 //! *Not here:* what happens to a damaged replica (the [`ScrubHost`]), the comparison of replicas with each other
 //! (`cluster check --checksum`).
@@ -28,7 +29,7 @@ use engine::replica::{CheckStep, FileCheck, FileHome};
 use engine::time::Instant;
 
 use crate::dirs::{Directory, ServerDirs};
-use crate::hosting::replica::ReplicaHandle;
+use crate::hosting::replica::{self, ReplicaHandle};
 use crate::server::flags::Flags;
 use nyala_common::env::{BoxFuture, Env};
 use pace::ScrubPace;
@@ -78,6 +79,8 @@ pub trait ScrubHost: Send + Sync {
     fn tablets(&self) -> Vec<TabletId>;
     /// Returns a tablet whose files are in order, as far as the server knows.
     fn find(&self, tablet: TabletId) -> Option<ScrubTarget>;
+    /// Returns true while the server opens the tablets of its start.
+    fn is_opening(&self) -> bool;
     /// Returns true while other work needs disks or memory.
     fn is_busy(&self) -> bool;
     /// Handles damage of a tablet's file: bytes that are missing, wrong or unreadable.
@@ -115,6 +118,8 @@ pub struct Scrubber {
 const POLL: Duration = Duration::from_secs(60);
 /// Interval between stores of the progress during a pass.
 const STORE_INTERVAL: Duration = Duration::from_secs(60);
+/// Pause while the server opens its tablets.
+const OPENING_PAUSE: Duration = Duration::from_millis(200);
 /// Pause while other work needs the disks, and the number of pauses after which a step is made in spite of it.
 const BUSY_PAUSE: Duration = Duration::from_millis(200);
 const BUSY_PAUSES_MAX: u32 = 50;
@@ -174,8 +179,11 @@ impl Scrubber {
         }
     }
 
-    /// Runs a pass, or the rest of one.
+    /// Runs a pass, or the rest of one, once the tablets of the start are open.
     pub(crate) async fn pass(&self, host: &dyn ScrubHost) {
+        while host.is_opening() {
+            self.env.sleep(OPENING_PAUSE).await;
+        }
         self.progress.lock().begin(self.wall_micros());
         self.store(host).await;
         self.check_instances(host).await;
@@ -311,18 +319,9 @@ impl Scrubber {
     }
 }
 
-/// Numbers of the errors by which a device or file system reports a damaged file: ENOENT, EIO.
-const DAMAGE_ERRNOS: [i32; 2] = [2, 5];
-
-/// Returns true if a check failed by the fault of its file. Other errors are of the build, or of the server at that
-/// time (no file descriptors, no memory): the next read may succeed, and all replicas meet them one after another.
+/// Returns true if a check failed by the fault of its file: it is damaged, or missing.
 fn is_damage(error: &Error) -> bool {
-    match error.kind {
-        ErrorKind::Corrupt | ErrorKind::NotFound => true,
-        // A file that ends early has no error number.
-        ErrorKind::Io => error.errno.is_none_or(|errno| DAMAGE_ERRNOS.contains(&errno)),
-        _ => false,
-    }
+    error.kind == ErrorKind::NotFound || replica::is_damage(error)
 }
 
 /// Returns the paths of a replica's rowset files, sorted.

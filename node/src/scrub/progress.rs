@@ -30,7 +30,7 @@ pub enum FindingOutcome {
     ReplicaFailed,
     /// The file was written again.
     Repaired,
-    /// Nothing can replace the file; an operator must act.
+    /// Nothing can replace the file now; an operator must act, unless the next pass finds that the replica can fail.
     Reported,
 }
 

@@ -62,8 +62,16 @@ impl ReplicaHost for TabletServer {
         })
     }
 
-    fn states(&self, with_health: bool) -> Result<Vec<(TabletId, ConsensusStatePb)>, TabletError> {
-        let running = self.tablets.all().into_iter().filter(|entry| entry.running().is_ok());
+    fn states(
+        &self,
+        with_health: bool,
+        is_requested: &dyn Fn(TabletId) -> bool,
+    ) -> Result<Vec<(TabletId, ConsensusStatePb)>, TabletError> {
+        // One that may fail next is left out: the check of another damaged replica must not count on it.
+        let is_shown = |entry: &Arc<TabletEntry>| {
+            is_requested(entry.id) && entry.running().is_ok_and(|replica| !replica.is_checking_damage())
+        };
+        let running = self.tablets.all().into_iter().filter(is_shown);
         Ok(running.map(|entry| (entry.id, state(self.uuid(), &entry, with_health))).collect())
     }
 

@@ -92,6 +92,7 @@ const STATES: [&MetricDef; 6] = [
 fn state_gauge(state: &EntryState) -> &'static MetricDef {
     match state {
         EntryState::Bootstrapping => &table::TABLETS_NUM_BOOTSTRAPPING,
+        EntryState::Running(replica) if replica.failure().is_some() => &table::TABLETS_NUM_FAILED,
         EntryState::Running(_) => &table::TABLETS_NUM_RUNNING,
         EntryState::Failed(_) => &table::TABLETS_NUM_FAILED,
         EntryState::Stopping => &table::TABLETS_NUM_STOPPING,
@@ -108,15 +109,18 @@ fn collect_tablets(server: &TabletServer, out: &mut MetricSnapshot) {
     for entry in server.tablets.all() {
         let state = entry.state();
         *counts.entry(state_gauge(&state).name).or_default() += 1;
-        if let EntryState::Running(replica) = &state {
+        let EntryState::Running(replica) = &state else { continue };
+        let mut entity = tablet_entity(&entry, replica);
+        // A replica that failed has its rows and counts, but neither leads, nor follows, nor lags.
+        if replica.failure().is_none() {
             let status = replica.status();
             leaders += u64::from(status.role == Role::Leader);
             leaderless += u64::from(status.leader.is_none());
-            let mut entity = tablet_entity(&entry, replica, now);
+            collect_progress(replica, now, &mut entity);
             replica.metrics().collect(&mut entity, server.env.now().mono, status.role == Role::Leader);
             entity.gauge(&table::TABLET_ACTIVE_SCANNERS, scans.get(&entry.id).copied().unwrap_or(0));
-            out.others.push(entity);
         }
+        out.others.push(entity);
     }
     for def in STATES {
         out.server.gauge(def, counts[def.name]);
@@ -125,7 +129,7 @@ fn collect_tablets(server: &TabletServer, out: &mut MetricSnapshot) {
     out.server.gauge(&table::RAFT_LEADERLESS_TABLETS, leaderless);
 }
 
-fn tablet_entity(entry: &TabletEntry, replica: &ReplicaHandle, now: Timestamp) -> Entity {
+fn tablet_entity(entry: &TabletEntry, replica: &ReplicaHandle) -> Entity {
     let mut entity = Entity::new(EntityKind::Tablet, entry.id.to_string());
     entity.attribute("table_id", entry.meta.table.to_string());
     entity.attribute("table_name", entry.table_name());
@@ -138,12 +142,16 @@ fn tablet_entity(entry: &TabletEntry, replica: &ReplicaHandle, now: Timestamp) -
     entity.counter(&table::BLOOM_LOOKUPS, probes.blooms);
     entity.counter(&table::KEY_FILE_LOOKUPS, probes.keys);
     entity.gauge(&table::RAFT_TERM, replica.status().term);
+    entity
+}
+
+fn collect_progress(replica: &ReplicaHandle, now: Timestamp, entity: &mut Entity) {
+    let tablet = replica.tablet();
     let lag = now.micros().saturating_sub(tablet.mvcc().safe_time(now).micros());
     entity.gauge(&table::SAFE_TIME_LAG, lag);
     let in_flight = tablet.mvcc().in_flight() as u64;
     entity.gauge(&table::WRITE_TRANSACTIONS_INFLIGHT, in_flight);
     entity.gauge(&table::ALL_TRANSACTIONS_INFLIGHT, in_flight);
-    entity
 }
 
 fn collect_sizes(replica: &ReplicaHandle, entity: &mut Entity) {

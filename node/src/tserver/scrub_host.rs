@@ -2,11 +2,9 @@
 
 use engine::error::Error;
 use engine::ids::TabletId;
-use engine::raft::Role;
 
 use super::server::TabletServer;
 use crate::dirs::ServerDirs;
-use crate::hosting::replica::ReplicaHandle;
 use crate::hosting::tablet_entry::EntryState;
 use crate::scrub::{FindingOutcome, ScrubHost, ScrubTarget};
 use nyala_common::env::BoxFuture;
@@ -30,28 +28,22 @@ impl ScrubHost for TabletServer {
         Some(ScrubTarget { tablet, data_dir: entry.data_dir.clone(), replica })
     }
 
+    fn is_opening(&self) -> bool {
+        self.tablets.bootstraps().left() > 0
+    }
+
     fn is_busy(&self) -> bool {
         self.maintenance_log.running().is_some() || self.memory.excess_bytes() > 0
     }
 
-    /// Fails the replica, as a read of the damage would, if others can replace it.
+    /// Fails the replica, as a read of the damage would, if its tablet can do without it.
     fn damaged<'a>(&'a self, target: &'a ScrubTarget, error: &'a Error) -> BoxFuture<'a, FindingOutcome> {
         Box::pin(async move {
             let Some(replica) = &target.replica else { return FindingOutcome::Reported };
-            if !is_replaceable(replica).await {
-                return FindingOutcome::Reported;
+            match replica.fail_if_replaceable(error).await {
+                true => FindingOutcome::ReplicaFailed,
+                false => FindingOutcome::Reported,
             }
-            replica.fail(error);
-            FindingOutcome::ReplicaFailed
         })
     }
-}
-
-/// Returns true if the tablet has other replicas, as far as this one knows. Without others this replica serves all that
-/// is whole.
-async fn is_replaceable(replica: &ReplicaHandle) -> bool {
-    let Ok(status) = replica.status_now().await else { return false };
-    let has_others = status.committed_config.voter_count() > 1;
-    let works = status.leader.is_some() && (status.role != Role::Leader || status.is_quorum_active);
-    has_others && works
 }

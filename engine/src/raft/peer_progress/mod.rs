@@ -9,7 +9,8 @@
 //!
 //! Entries that are no longer in memory are read from the log, while heartbeats continue. If log GC deleted the entry
 //! after the jump, the peer may still share more than its commit index (a crash can lose that index): later entries are
-//! tried. If that fails too, the peer cannot be caught up. A peer without a replica is told to copy one.
+//! tried. If that fails too, the peer cannot be caught up. A peer without a replica is told to copy one. A learner
+//! whose copies fail again and again must be replaced by one on another server.
 
 use super::config::MemberKind;
 use super::interface::{LogReadRequest, PeerHealth, PeerStatus, RaftMessage, UpdateRequest, UpdateResponse};
@@ -51,6 +52,10 @@ pub(super) struct PeerProgress {
     /// Entries read from the log, and the entry before them.
     read_entries: Option<(OpId, Vec<ReplicateEntry>)>,
     copy: CopyNeed,
+    /// True from the begin of a copy until the peer reports a replica, or none.
+    copying: bool,
+    /// Number of copies that began and left no replica, since the peer last had one.
+    copies_failed: u32,
     /// True if log GC deleted entries that the peer needs.
     pub unrecoverable: bool,
     /// True if the peer reported that its replica has failed; a restart of its server may repair that.
@@ -77,6 +82,8 @@ enum CopyNeed {
 
 /// Heartbeats allowed in flight besides full updates.
 const SPARE_INFLIGHT: usize = 2;
+/// Failed copies in succession after which a learner counts as failed.
+const COPIES_FAILED_MAX: u32 = 5;
 
 impl PeerProgress {
     pub(super) fn new(peer: Peer, base: u64) -> PeerProgress {
@@ -100,6 +107,8 @@ impl PeerProgress {
             reading_from: None,
             read_entries: None,
             copy: CopyNeed::No,
+            copying: false,
+            copies_failed: 0,
             unrecoverable: false,
             broken: false,
             their_last: OpId::MIN,
@@ -120,6 +129,7 @@ impl PeerProgress {
     /// Records that the peer accepted an update.
     pub(super) fn accepted(&mut self, response: &UpdateResponse, log: &RaftLog) {
         (self.failures, self.broken) = (0, false);
+        (self.copying, self.copies_failed) = (false, 0);
         let op = response.last_received_current_leader;
         // An entry whose term is no longer known here is committed, and the same everywhere.
         let same = log.term_at(op.index).is_none_or(|term| term == op.term) && op.index <= log.last().index;
@@ -200,6 +210,7 @@ impl PeerProgress {
         if self.copy == CopyNeed::No {
             self.copy = CopyNeed::Wanted;
         }
+        self.copies_failed += u32::from(std::mem::take(&mut self.copying));
     }
 
     pub(super) fn copy_begun(&mut self, begun: bool, now: Instant, options: &RaftOptions) {
@@ -210,6 +221,8 @@ impl PeerProgress {
             self.failures = 0;
             self.last_response = Some(now);
         }
+        // A refused request is no failed copy: its server may be busy, or short of space for a time.
+        self.copying |= begun;
     }
 
     /// The leader's entry at `index`: from its log, or from the peer's match index.
@@ -261,7 +274,15 @@ impl PeerProgress {
         }
     }
 
+    /// Returns true for a learner that no copy reaches: it answers, and never gets a replica.
+    fn is_uncopyable(&self) -> bool {
+        self.peer.member == MemberKind::NonVoter && self.copies_failed >= COPIES_FAILED_MAX
+    }
+
     pub(super) fn health(&self, now: Instant, options: &RaftOptions) -> PeerHealth {
+        if self.is_uncopyable() {
+            return PeerHealth::FailedUnrecoverable;
+        }
         let since = self.last_response.or(self.first_sent).unwrap_or(now);
         let silent = now.since(since) >= options.follower_failed_after;
         match self.last_response {

@@ -272,6 +272,44 @@ fn a_peer_without_a_replica_gets_one_copy_request() {
     assert!(peer.inflight.is_empty());
 }
 
+/// It answers each update, so silence never fails it, and no other server would be chosen for its replica.
+#[test]
+fn a_learner_whose_copies_fail_again_and_again_has_failed() {
+    let (log, options) = (log(), RaftOptions::default());
+    let copy_fails = |peer: &mut PeerProgress| {
+        peer.copy_begun(true, Instant(5), &options);
+        peer.on_replica_missing();
+    };
+    let after = |member: MemberKind, copies: u32| {
+        let mut peer = peer();
+        peer.peer.member = member;
+        (0..copies).for_each(|_| copy_fails(&mut peer));
+        peer
+    };
+    let health = |peer: &PeerProgress| peer.health(Instant(6), &options);
+    assert_eq!(health(&after(MemberKind::NonVoter, 4)), PeerHealth::Healthy);
+    let mut failed = after(MemberKind::NonVoter, 5);
+    assert_eq!(health(&failed), PeerHealth::FailedUnrecoverable);
+    assert_eq!(health(&after(MemberKind::Voter, 9)), PeerHealth::Healthy, "others depend on its vote");
+    failed.accepted(&response(op(2, 30), op(2, 30), 30, false), &log);
+    assert_eq!(health(&failed), PeerHealth::Healthy, "the sixth copy succeeded");
+    copy_fails(&mut failed);
+    assert_eq!(health(&failed), PeerHealth::Healthy, "the count begins again");
+}
+
+#[test]
+fn a_refused_copy_request_is_no_failed_copy() {
+    let options = RaftOptions::default();
+    let mut peer = peer();
+    peer.peer.member = MemberKind::NonVoter;
+    peer.last_response = Some(Instant(5));
+    for _ in 0..9 {
+        peer.on_replica_missing();
+        peer.copy_begun(false, Instant(5), &options);
+    }
+    assert_eq!(peer.health(Instant(6), &options), PeerHealth::Healthy);
+}
+
 #[test]
 fn a_learner_is_caught_up_when_one_update_is_enough() {
     let (log, mut peer) = (log(), peer());

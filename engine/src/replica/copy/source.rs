@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::super::Replica;
+use super::super::{Replica, wal_dir};
 use super::{CopyChunk, CopyManifest, CopyPart, SegmentInfo};
 use crate::cfile::page_file::PageFile;
 use crate::disk::DiskFile;
@@ -10,7 +10,7 @@ use crate::error::{Error, Result};
 use crate::ids::{OpId, Term};
 use crate::raft::ConsensusMeta;
 use crate::tablet::superblock::Superblock;
-use crate::wal::WalSnapshot;
+use crate::wal::{SegmentCheck, SegmentSnapshot, WalSnapshot};
 
 /// The replica's part of a copy: its superblock and the files that it names, open.
 pub struct CopySnapshot {
@@ -97,8 +97,8 @@ impl CopySource {
     }
 
     /// Reads up to `max` bytes of a part from `offset` on; empty at its end. `NotFound` if there is no such part,
-    /// `Invalid` if it ends before `offset`. `Corrupt` at the beginning of a damaged file: then the replica has failed,
-    /// and must be replaced by a copy of another one instead.
+    /// `Invalid` if it ends before `offset`. `Corrupt` at the beginning of a damaged file or segment: then the replica
+    /// must be replaced by a copy of another one instead.
     pub fn read(&self, part: CopyPart, offset: u64, max: usize) -> Result<CopyChunk> {
         let missing = || Error::not_found(format!("the copy has no {part:?}"));
         let (file, total) = match part {
@@ -115,6 +115,10 @@ impl CopySource {
             CopyPart::Segment(sequence) => {
                 let found = self.manifest.segments.binary_search_by_key(&sequence, |s| s.sequence);
                 let at = found.map_err(|_| missing())?;
+                if offset == 0 {
+                    // Order: as for files.
+                    self.check_segment(at)?;
+                }
                 (Some(self.segments[at].clone()), self.manifest.segments[at].bytes)
             }
         };
@@ -132,5 +136,14 @@ impl CopySource {
             None => self.encoded[offset as usize..][..len].to_vec(),
         };
         Ok(CopyChunk::new(offset, data, total))
+    }
+
+    /// Verifies the segment at this position, up to its end in the copy, about a MiB at a time.
+    fn check_segment(&self, at: usize) -> Result<()> {
+        let SegmentInfo { sequence, bytes } = self.manifest.segments[at];
+        let segment = SegmentSnapshot { sequence, bytes, file: self.segments[at].clone() };
+        let mut check = SegmentCheck::new(&wal_dir(self.manifest.superblock.tablet), segment);
+        while check.step()? > 0 {}
+        Ok(())
     }
 }

@@ -275,6 +275,7 @@ fn start(env: &Env, config: &MasterConfig, replica: Replica, log: engine::wal::W
         // It has no peers, so it calls none.
         peers: RaftTransport::new(env, transport, RpcCaller::from(USER)),
         follower_failed_after: follower_failed_after(&config.raft, &config.flags),
+        is_replaced: false,
         on_failure: Arc::new(|| {}),
         on_change: Arc::new(|| {}),
         on_completed: Arc::new(|_, _, _| {}),

@@ -29,7 +29,7 @@ use super::CopyConfig;
 use super::sessions::CopySessions;
 use super::throttle::RateLimiter;
 use crate::hosting::consensus_service::{HostedReplica, ReplicaHost};
-use crate::hosting::replica::{LogAnchorGuard, ReplicaHandle};
+use crate::hosting::replica::{LogAnchorGuard, ReplicaHandle, is_damage};
 use nyala_common::env::{BoxFuture, Env};
 use nyala_common::rpc::{Call, MethodInfo, Reply, RpcErrorCodePb, Service};
 use nyala_common::security::acl::MethodRole;
@@ -190,16 +190,20 @@ impl CopyService {
         let requested = usize::try_from(request.max_length()).unwrap_or(0);
         let max = if requested == 0 { self.config.chunk_bytes } else { requested.min(CHUNK_BYTES_MAX) };
         let offset = request.offset();
-        let read = env.run(|| source.read(part, offset, max)).await;
-        let chunk = read.map_err(|error| match error.kind {
-            ErrorKind::NotFound => CopyError::new(missing, error),
-            ErrorKind::Io => CopyError::new(Code::IoError, error),
-            ErrorKind::Corrupt => {
-                self.fail(source.manifest().superblock.tablet, &error);
-                CopyError::new(Code::IoError, error)
+        let chunk = match env.run(|| source.read(part, offset, max)).await {
+            Ok(chunk) => chunk,
+            Err(error) => {
+                if is_damage(&error) {
+                    self.on_damage(source.manifest().superblock.tablet, &error).await;
+                }
+                let code = match error.kind {
+                    ErrorKind::NotFound => missing,
+                    ErrorKind::Io | ErrorKind::Corrupt => Code::IoError,
+                    _ => Code::InvalidTabletCopyRequest,
+                };
+                return Err(CopyError::new(code, error));
             }
-            _ => CopyError::new(Code::InvalidTabletCopyRequest, error),
-        })?;
+        };
         let bytes = chunk.data.len() as u64;
         let taken = {
             let mut throttle = self.throttle.lock();
@@ -220,11 +224,13 @@ impl CopyService {
         Ok(Reply::message(&FetchDataResponsePb { chunk }))
     }
 
-    /// Fails a replica whose files are corrupted: it must be replaced from another replica, not copied.
-    fn fail(&self, tablet: TabletId, error: &Error) {
-        if let Ok(HostedReplica::Running(replica)) = self.host.find(&id_bytes(&tablet)) {
-            self.host.env().observer.mark("tablet copy: corrupt file at the source");
-            replica.fail(error);
+    /// Fails a replica whose files are damaged, if its group can do without it: it must be replaced from another one,
+    /// not copied. A leader that is needed passes its leadership on, so that the next leader is the source.
+    async fn on_damage(&self, tablet: TabletId, error: &Error) {
+        let Ok(HostedReplica::Running(replica)) = self.host.find(&id_bytes(&tablet)) else { return };
+        self.host.env().observer.mark("tablet copy: corrupt file at the source");
+        if !replica.fail_if_replaceable(error).await && replica.begin_transfer().await {
+            tracing::warn!(%tablet, "a leader that cannot be copied transfers its leadership");
         }
     }
 

@@ -4,7 +4,8 @@
 //!   replica ── Update with entries ─────────────▶ UpdateConsensus ──────▶ bulk connection ───┐
 //!           ── Heartbeat ───────▶ batch, waits ─▶ Heartbeats ──────────▶ urgent connection ──┤
 //!           ── Update without ──▶ batch, sent ──▶ Heartbeats ──────────▶ urgent connection ──┼─▶ one server
-//!           ── Vote, RunElection, StartCopy ────▶ one call each ────────▶ urgent connection ─┘
+//!           ── Vote, RunElection, StartCopy ────▶ one call each ────────▶ urgent connection ─┤
+//!           ── consensus_state ─────────────────▶ one call, awaited ────▶ urgent connection ─┘
 //!           ◀── Updated, Voted, CopyStarted ───── exactly one for each message that has a reply
 //! ```
 //!
@@ -37,7 +38,8 @@ use nyala_common::wire::errors::error_from_status;
 use nyala_common::wire::schema::id_bytes;
 use nyala_proto::kudu::HostPortPb;
 use nyala_proto::kudu::consensus::{
-    ConsensusRequestPb, ConsensusResponsePb, HeartbeatsRequestPb, HeartbeatsResponsePb,
+    ConsensusRequestPb, ConsensusResponsePb, ConsensusStatePb, GetConsensusStateRequestPb,
+    GetConsensusStateResponsePb, HeartbeatsRequestPb, HeartbeatsResponsePb, IncludeHealthReport,
     RunLeaderElectionRequestPb, RunLeaderElectionResponsePb, StartTabletCopyRequestPb,
     StartTabletCopyResponsePb, VoteResponsePb,
 };
@@ -135,6 +137,12 @@ impl RaftTransport {
                 event_sink(RaftEvent::CopyStarted { peer: dest, result });
             })),
         }
+    }
+
+    /// Asks the replica of `tablet` at `to` for its view of its group: a leader's has the health of the members. An
+    /// error unless the replica runs, and replies in the time of a heartbeat.
+    pub async fn consensus_state(&self, tablet: TabletId, to: &Peer) -> Result<ConsensusStatePb> {
+        self.shared.link(to).consensus_state(tablet).await
     }
 }
 
@@ -290,6 +298,22 @@ impl PeerLink {
         let call = self.urgent.call(SERVICE, "StartTabletCopy", &request, deadline, options);
         let response: StartTabletCopyResponsePb = call.await.map_err(failed)?.message;
         response.error.map_or(Ok(()), |error| Err(error_from_status(&error.status)))
+    }
+
+    async fn consensus_state(&self, tablet: TabletId) -> Result<ConsensusStatePb> {
+        let request = GetConsensusStateRequestPb {
+            dest_uuid: Some(id_bytes(&self.dest)),
+            tablet_ids: vec![id_bytes(&tablet)],
+            report_health: Some(IncludeHealthReport::IncludeHealthReport as i32),
+        };
+        let response: GetConsensusStateResponsePb = self.urgent("GetConsensusState", &request).await?;
+        if let Some(error) = response.error {
+            return Err(error_from_status(&error.status));
+        }
+        let state = response.tablets.into_iter().next().and_then(|info| info.cstate);
+        state.ok_or_else(|| {
+            Error::not_found(format!("tablet {tablet} has no running replica at {}", self.dest))
+        })
     }
 
     async fn urgent<Q, R>(&self, method: &str, request: &Q) -> Result<R>

@@ -43,13 +43,13 @@ pub(super) enum TurnCost {
 
 pub(super) struct ReplicaLoop {
     pub(super) shared: Arc<Shared>,
-    replica: Replica,
+    pub(super) replica: Replica,
     log: LogWriter,
     /// Next attempt of a log that this loop writes itself.
     pub(super) retry: FullDeviceRetry,
     pub(super) inbox: mpsc::UnboundedReceiver<Command>,
     /// Sender for the events of tasks that work for this loop.
-    event_sender: EventSender,
+    pub(super) event_sender: EventSender,
     /// Callback for the results of messages.
     event_sink: RaftEventSink,
     /// Time at which the loop's task runs without a command.
@@ -72,6 +72,8 @@ pub(super) struct ReplicaLoop {
     meta: MetaStore,
     /// The log task waits for space on its device.
     log_waits_for_space: bool,
+    /// Time of the last check that the group can do without this leader, whose log is damaged.
+    pub(super) log_checked_at: Option<Instant>,
     /// Receiver of the replica after the loop ends. While set, no more work is accepted.
     pub(super) stopping: Option<oneshot::Sender<Replica>>,
     /// Bytes of operations received from leaders that may not be applied yet.
@@ -136,6 +138,7 @@ impl ReplicaLoop {
             queued_events: Vec::new(),
             meta: MetaStore::default(),
             log_waits_for_space: false,
+            log_checked_at: None,
             stopping: None,
             received_bytes: 0,
         }
@@ -265,7 +268,7 @@ impl ReplicaLoop {
                 self.op_steps.add_update(steps);
                 self.ask(event, reply_sender);
             }
-            Command::Event(event) => self.raft(event),
+            Command::Event(event) => self.event(event),
             Command::WantSnapshot(before) => {
                 self.step(ReplicaEvent::WantSnapshot { at: Timestamp(before.0.saturating_sub(1)) });
             }
@@ -317,6 +320,14 @@ impl ReplicaLoop {
     fn persisted(&mut self, op: OpId, times: &GroupTimes) {
         self.op_steps.logged(op.index, times);
         self.raft(raft::RaftEvent::Persisted(op));
+    }
+
+    /// Processes the result of a message or of a read of the log.
+    fn event(&mut self, event: raft::RaftEvent) {
+        if let raft::RaftEvent::LogRead { result: Err(error), .. } = &event {
+            self.on_log_read_failed(error);
+        }
+        self.raft(event);
     }
 
     fn raft(&mut self, event: raft::RaftEvent) {
@@ -425,8 +436,7 @@ impl ReplicaLoop {
                 LogWriter::Here(wal) => {
                     let waiting = &self.effects.log;
                     let result = log_writer::read_back(wal, waiting, &read, &self.shared.metrics);
-                    let event = raft::RaftEvent::LogRead { peer: read.peer, from: read.from, result };
-                    self.raft(event);
+                    self.event(raft::RaftEvent::LogRead { peer: read.peer, from: read.from, result });
                 }
                 LogWriter::Beside(works) => {
                     works.send(LogRequest::Read(read)).map_err(|_| log_writer::log_task_ended())?

@@ -15,8 +15,9 @@
 //!
 //! *Not here:* the replica's logic (`engine::replica`), the turns (`event_loop.rs`, `visits.rs`), hibernation
 //! (`hibernation.rs`), the commands (`shared.rs`), the steps of calls (`op_steps.rs`), what the log must keep
-//! (`log_anchors.rs`).
+//! (`log_anchors.rs`), damaged files (`damage.rs`).
 
+mod damage;
 mod event_loop;
 mod hibernation;
 mod log_anchors;
@@ -45,6 +46,7 @@ use crate::server_clock::ServerClock;
 use nyala_common::env::Env;
 use nyala_common::rpc::call_steps::CallSteps;
 
+pub use damage::is_damage;
 use event_loop::ReplicaLoop;
 use log_anchors::LogAnchors;
 pub use log_anchors::{LogAnchorGuard, LogNeeds};
@@ -102,6 +104,7 @@ impl ReplicaHandle {
             env: env.clone(),
             clock: clock.clone(),
             tablet,
+            me: replica.me(),
             config,
             pending_bytes: AtomicUsize::new(0),
             failure: Mutex::new(None),
@@ -110,6 +113,7 @@ impl ReplicaHandle {
             progress: Notify::new(),
             status: Mutex::new(Arc::new(replica.status(env.now()))),
             status_changed: Notify::new(),
+            damage_checks: AtomicUsize::new(0),
             hibernation: hibernation::HibernationSlot::default(),
             log_sizes: Arc::default(),
             log_anchors: Arc::default(),
@@ -302,13 +306,12 @@ impl ReplicaHandle {
         reservation: Option<Reservation>,
         steps: Option<&Arc<CallSteps>>,
     ) -> Result<PendingUpdate> {
+        let reported = request.committed.max(request.last().index);
+        self.shared.metrics.leader_reported(reported, self.shared.env.now().mono);
         if let Some(response) = self.shared.hibernation.answer(&request, || self.shared.env.now()) {
             self.shared.env.observer.mark("replica: hibernated through a heartbeat");
             return Ok(PendingUpdate::Answered(response));
         }
-        self.shared
-            .metrics
-            .leader_reported(request.committed.max(request.last().index), self.shared.env.now().mono);
         let bytes = request.entries.iter().map(|entry| entry.payload.len()).sum();
         let last = request.entries.last().map(|last| last.op.index);
         let (reservation, steps) = (last.zip(reservation), last.zip(steps.cloned()));

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use engine::disk::Disk;
 use engine::error::{Error, Result};
-use engine::ids::{OpId, Term};
+use engine::ids::{OpId, PeerId, Term};
 use engine::memory::Reservation;
 use engine::raft::{self, ConsensusMeta, RaftReply, RaftStatus};
 use engine::replica::{Op, OpResult, Replica, ReplicaEffects, RequestId, consensus_meta_store};
@@ -41,6 +41,8 @@ pub struct ReplicaConfig {
     pub peers: RaftTransport,
     /// Silence after which a member counts as failed.
     pub follower_failed_after: LiveSeconds,
+    /// True if masters replace the replica once it has failed.
+    pub is_replaced: bool,
     /// Called when the replica fails.
     pub on_failure: Arc<dyn Fn() + Send + Sync>,
     /// Called when the tablet report would differ: another leader, other members, another health of a member.
@@ -62,6 +64,8 @@ pub(super) struct Shared {
     pub(super) env: Env,
     pub(super) clock: ServerClock,
     pub(super) tablet: Arc<Tablet>,
+    /// Id of the replica in its group.
+    pub(super) me: PeerId,
     pub(super) config: ReplicaConfig,
     /// Bytes of proposals in flight.
     pub(super) pending_bytes: AtomicUsize,
@@ -76,6 +80,8 @@ pub(super) struct Shared {
     pub(super) status: Mutex<Arc<RaftStatus>>,
     /// Notified when the status changes.
     pub(super) status_changed: Notify,
+    /// Number of running checks that the group can do without the damaged replica.
+    pub(super) damage_checks: AtomicUsize,
     /// Hibernation state: takes events that need not wake the loop.
     pub(super) hibernation: HibernationSlot,
     pub(super) log_sizes: Arc<log_writer::LogSizes>,

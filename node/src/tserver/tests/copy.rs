@@ -4,7 +4,6 @@ use crate::hosting::maintenance::run_job;
 use crate::hosting::tablet_entry::EntryState;
 use engine::disk::mem::DiskOpKind;
 use engine::disk::{read_file, replace_file};
-use engine::error::ErrorKind;
 use engine::replica::JobKind;
 use engine::tablet::superblock::{DataState, Superblock};
 use nyala_common::env::testing::MemDisks;
@@ -360,21 +359,27 @@ async fn a_corrupt_superblock_fails_its_tablet_which_is_copied_over() {
     .assert_eq(&(lines.join("\n") + "\n"));
 }
 
-/// A copy would spread the corruption to the next replica, under new checksums.
+/// A copy would spread the corruption to the next replica, under new checksums. The source is the only replica: nothing
+/// could replace it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn corruption_at_the_source_fails_the_source_and_is_not_copied() {
+async fn corruption_at_the_source_is_not_copied() {
     let pair = Pair::with_rows(|config| config.maintenance_interval_ms = 1 << 40).await;
     let source = pair.from.running.server.tablets.get(TABLET).expect("it is there");
     let replica = source.running().expect("it runs");
     let flushed = run_job(&pair.from.env, &replica, JobKind::FlushRows).await;
     assert!(flushed.expect("the job succeeds"));
     let file = replica.tablet().state().disk[0].open_files().remove(0);
-    let data = pair.disks.disk(pair.from.dir.path().join("data").to_str().expect("UTF-8"));
-    data.flip_bit(file.path(), 100).expect("it is there");
-    assert_eq!(pair.copied().await, "t STOPPED TABLET_DATA_TOMBSTONED", "what a copy that failed leaves");
-    let failure = replica.failure().expect("the source has failed");
-    assert_eq!(failure.kind, ErrorKind::Corrupt);
-    assert!(failure.message.contains(file.path()), "{failure}");
+    let segment = format!("{}/0000000001.wal", engine::replica::wal_dir(TABLET));
+    for (dir, path) in [("data", file.path()), ("wal", segment.as_str())] {
+        let disk = pair.disks.disk(pair.from.dir.path().join(dir).to_str().expect("UTF-8"));
+        disk.flip_bit(path, 100).expect("it is there");
+        let left = "what a copy that failed leaves";
+        assert_eq!(pair.copied().await, "t STOPPED TABLET_DATA_TOMBSTONED", "{path}: {left}");
+        assert_eq!(replica.failure(), None, "{path}: the source serves what is whole");
+        disk.flip_bit(path, 100).expect("it is there");
+    }
+    assert_eq!(pair.copied().await, "t RUNNING TABLET_DATA_READY");
+    assert_eq!(pair.to.keys(new_scan(&["key"])).await, all_keys());
 }
 
 /// Returns the reply of the first server's copy service.

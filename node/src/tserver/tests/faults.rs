@@ -8,6 +8,8 @@ use engine::disk::mem::MemDisk;
 use engine::replica::JobKind;
 use nyala_common::env::MemoryBudget;
 use nyala_common::env::testing::{HeldTasks, MemDisks, becomes};
+use nyala_common::metrics::definition::MetricDef;
+use nyala_common::metrics::{MetricValue, table};
 use nyala_common::rpc::RpcErrorCodePb;
 use nyala_proto::kudu::tablet::TabletDataState;
 use nyala_proto::kudu::tserver::{DeleteTabletResponsePb, ListTabletsRequestPb, ListTabletsResponsePb};
@@ -86,6 +88,30 @@ async fn a_failing_log_fails_one_tablet_alone() {
         abababababababababababababababab FAILED append to the log in wals/abababababababababababababababab: Input/output error (os error 5)
         efefefefefefefefefefefefefefefef RUNNING
     "#]].assert_eq(&(lines.join("\n") + "\n"));
+}
+
+/// An alert on failed replicas must see those that fail while they run, too.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replica_that_fails_at_run_time_counts_as_failed_and_leads_nothing() {
+    let faulty = Faulty::start(|config| config.maintenance_interval_ms = 1 << 40).await;
+    let fixture = &faulty.fixture;
+    fixture.create_tablet().await;
+    let metrics = || fixture.running.server.common.metrics.snapshot();
+    let counts = || {
+        let samples = metrics().server.samples;
+        let counted = |def: &MetricDef| samples.iter().find(|sample| sample.def.name == def.name).cloned();
+        [&table::TABLETS_NUM_RUNNING, &table::TABLETS_NUM_FAILED, &table::NUM_RAFT_LEADERS]
+            .map(|def| counted(def).expect("it is shown").value)
+    };
+    let shows_lag = || {
+        let tablets = metrics().others;
+        let mut samples = tablets.iter().flat_map(|entity| &entity.samples);
+        samples.any(|sample| sample.def.name == table::SAFE_TIME_LAG.name)
+    };
+    assert_eq!((counts(), shows_lag()), ([1, 0, 1].map(MetricValue::Integer), true));
+    faulty.disk("wal").fail_op(1, EIO);
+    assert!(fixture.write(&[insert(1, "a")]).await.error.is_some());
+    assert_eq!((counts(), shows_lag()), ([0, 1, 0].map(MetricValue::Integer), false));
 }
 
 /// Whichever disk operation of a flush fails: if that fails the replica, the server knows it without another write.

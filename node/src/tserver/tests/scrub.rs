@@ -1,5 +1,7 @@
 //! The scrubber against real files: injected damage is found, named and handled, and nothing else is reported.
 
+use std::pin::pin;
+
 use super::faults::Faulty;
 use super::*;
 use crate::hosting::maintenance::run_job;
@@ -8,7 +10,7 @@ use crate::server::flags::Flags;
 use engine::config::TabletConfig;
 use engine::disk::Disk;
 use engine::replica::JobKind;
-use nyala_common::env::testing::becomes;
+use nyala_common::env::testing::{HeldTasks, becomes};
 
 /// Returns a scrubber without a rate, whose passes the test runs itself.
 pub(super) fn scrubber(env: &Env) -> Arc<Scrubber> {
@@ -65,6 +67,24 @@ async fn damage_of_each_kind_of_file_is_found_and_named() {
         assert_eq!(pass(&scrubber, &fixture.running).await, [], "{path} is whole again");
     }
     assert_eq!(fixture.keys(new_scan(&["key"])).await, [1, 2], "the only replica still serves");
+}
+
+/// A pass before that would leave the tablets out, and yet count as finished for two weeks.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_pass_waits_until_the_tablets_of_the_start_are_open() {
+    let mut faulty = with_files().await;
+    let fixture = &mut faulty.fixture;
+    fixture.running.shutdown().await;
+    let held = HeldTasks::install(&mut fixture.env, "bootstrap");
+    let running = run(&fixture.env, &fixture.dir, fixture.change).await;
+    fixture.connect(running);
+    let scrubber = scrubber(&fixture.env);
+    let mut found = pin!(pass(&scrubber, &fixture.running));
+    assert!(futures_util::poll!(&mut found).is_pending(), "the tablet is not open");
+    held.release_one();
+    assert_eq!(found.await, []);
+    let files = scrubber.progress().last.expect("it has ended").files;
+    assert!(files >= 5, "{files} files were checked");
 }
 
 /// Compactions and log GC remove files under the scrubber.

@@ -4,8 +4,8 @@ use super::*;
 use crate::hosting::space::SpaceReserve;
 use crate::hosting::tablet_entry::EntryState;
 use engine::config::TabletConfig;
+use engine::disk::Disk;
 use engine::raft::MemberKind;
-use nyala_common::env::testing::MemDisks;
 
 /// Sets small files, and copies that take seconds.
 fn slow_copies(config: &mut TserverConfig) {
@@ -105,6 +105,49 @@ async fn a_source_that_fails_during_a_copy_is_replaced_by_the_next_leader() {
     assert_eq!(group.keys(FRESH, snapshot_scan(at + 1)).await.len(), 101);
     let (finished, failed) = group.server(FRESH).server.copies.ended();
     assert_eq!((finished, failed > 0), (1, true));
+}
+
+/// The copy of a damaged log could not be opened, and the next copy would be as bad.
+#[tokio::test(start_paused = true)]
+async fn a_source_with_a_damaged_log_fails_and_the_next_leader_is_copied() {
+    let (group, leader) = with_fresh().await;
+    group.all_healthy(leader).await;
+    let (wal, dir) = (group.disks[leader].disk("wal"), engine::replica::wal_dir(TABLET));
+    let mut segments = wal.list(&dir).expect("a log");
+    segments.retain(|name| name.ends_with(".wal"));
+    segments.sort_unstable();
+    let [.., damaged, _] = &segments[..] else { panic!("several segments: {segments:?}") };
+    wal.flip_bit(&format!("{dir}/{damaged}"), 300).expect("it is there");
+    add_fresh(&group, leader).await;
+    group.until("a failed source", |group| group.failure(leader).is_some()).await;
+    let why = group.failure(leader).expect("it has failed").message;
+    assert!(why.contains(damaged), "{why}");
+    let next = group.leader(&others(&ALL, leader)).await;
+    group.until("a promotion", |group| is_voter(group, next)).await;
+    group.caught_up(FRESH, next).await;
+    assert_eq!(group.server(FRESH).server.copies.ended().0, 1, "no copy of the damaged log was complete");
+}
+
+/// Its server answers each message, so silence never shows that its copies fail.
+#[tokio::test(start_paused = true)]
+async fn a_learner_that_no_copy_fits_is_reported_as_failed() {
+    let (group, leader) = with_fresh().await;
+    let wal = group.disks[FRESH].disk("wal");
+    wal.set_free(100);
+    // The server looks at the space every second.
+    group.env.sleep(Duration::from_secs(2)).await;
+    add_fresh(&group, leader).await;
+    let is_failed = |group: &Group| {
+        let (fresh, status) = (group.uuid(FRESH), group.status(leader).expect("it runs"));
+        let of_fresh = status.peers.iter().find(|peer| peer.id == fresh);
+        of_fresh.is_some_and(|peer| peer.health == PeerHealth::FailedUnrecoverable)
+    };
+    group.until("a failed learner", is_failed).await;
+    let (finished, failed) = group.server(FRESH).server.copies.ended();
+    assert_eq!((finished, failed >= 5), (0, true), "{failed} failed");
+    wal.set_free(1 << 40);
+    group.until("a promotion", |group| is_voter(group, leader)).await;
+    group.all_healthy(leader).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -214,17 +257,13 @@ async fn a_learner_finds_the_log_after_its_copy() {
 /// A device that runs short of space is not filled by the log that learners may need.
 #[tokio::test(start_paused = true)]
 async fn short_space_ends_the_log_anchors_of_copies() {
-    let mut group = Group::with(1, |config| config.reserves.wal = SpaceReserve::Bytes(1 << 20)).await;
-    let disks = MemDisks::default();
-    group.stop(0).await;
-    group.envs[0].disks = Arc::new(disks.clone());
-    group.run(0).await;
+    let group = Group::with(1, |config| config.reserves.wal = SpaceReserve::Bytes(1 << 20)).await;
     group.create(&[0]).await;
     let replica = group.replica(0).expect("it runs");
     let _session = replica.log_anchors().hold(Uuid([9; 16]), 1);
     let keep_from = || replica.log_anchors().keep_from(group.env.now().mono, Vec::new);
     group.env.sleep(Duration::from_secs(5)).await;
     assert_eq!(keep_from(), Some(1));
-    disks.disk("wal").set_free(1 << 19);
+    group.disks[0].disk("wal").set_free(1 << 19);
     group.until("the end of the anchor", |_| keep_from().is_none()).await;
 }

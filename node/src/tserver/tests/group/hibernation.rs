@@ -1,10 +1,24 @@
 //! Hibernated replicas.
 
 use super::*;
+use nyala_common::metrics::definition::EntityKind;
+use nyala_common::metrics::{Entity, MetricValue, table};
 
 fn all_hibernate(group: &Group) -> bool {
     ALL.iter()
         .all(|number| group.replica(*number).is_some_and(|replica| replica.deferred_message_count() > 0))
+}
+
+/// Returns the milliseconds since the latest message of a leader, as a follower's metrics show them.
+fn silent_ms(group: &Group, number: usize) -> i64 {
+    let replica = group.replica(number).expect("it runs");
+    let mut entity = Entity::new(EntityKind::Tablet, TABLET.to_string());
+    replica.metrics().collect(&mut entity, group.env.now().mono, false);
+    let name = table::TIME_SINCE_LAST_LEADER_HEARTBEAT.name;
+    match entity.samples.into_iter().find(|sample| sample.def.name == name).map(|sample| sample.value) {
+        Some(MetricValue::Integer(ms)) => ms,
+        other => panic!("not a number: {other:?}"),
+    }
 }
 
 #[tokio::test(start_paused = true)]
@@ -23,6 +37,10 @@ async fn hibernated_replicas_defer_heartbeats_and_still_detect_failures() {
     let heard = |silent: Option<Duration>| silent.expect("it replies") <= Duration::from_millis(600);
     assert!(status.peers.iter().all(|peer| heard(peer.silent)), "{:?}", status.peers);
     let rest = others(&ALL, leader);
+    for number in &rest {
+        let silent = silent_ms(&group, *number);
+        assert!(silent <= 600, "server {number}: {silent} ms");
+    }
     // The election takes 1.5 election timeouts; queued events do not delay it.
     group.wires.cut(leader);
     let began = group.env.now().mono;

@@ -5,6 +5,7 @@ mod commit_wait;
 mod copy;
 mod copy_begin;
 mod copy_limits;
+mod damage;
 mod failure_time;
 mod hibernation;
 mod late_scans;
@@ -14,9 +15,10 @@ mod spans;
 
 use super::*;
 use crate::hosting::replica::ReplicaHandle;
+use engine::raft::interface::PeerStatus;
 use engine::raft::{PeerHealth, RaftStatus, Role};
 use nyala_common::env::partitionable_net::PartitionableNet;
-use nyala_common::env::testing::{becomes, hosts};
+use nyala_common::env::testing::{MemDisks, becomes, hosts};
 use nyala_proto::kudu::HostPortPb;
 use nyala_proto::kudu::consensus::bulk_change_config_request_pb::ConfigChangeItemPb;
 use nyala_proto::kudu::consensus::health_report_pb::HealthStatus;
@@ -36,6 +38,7 @@ use nyala_proto::kudu::{ExternalConsistencyMode, ReadMode};
 struct Group {
     wires: PartitionableNet,
     envs: Vec<Env>,
+    disks: Vec<MemDisks>,
     change: fn(&mut TserverConfig),
     servers: Vec<Option<RunningTserver>>,
     /// Environment of the client, which is a separate host.
@@ -52,9 +55,13 @@ impl Group {
         let wires = PartitionableNet::default();
         let mut envs = hosts(&wires, count + 1);
         let env = envs.pop().expect("the client is a host too");
+        let disks: Vec<MemDisks> = (0..count).map(|_| MemDisks::default()).collect();
+        for (env, disks) in envs.iter_mut().zip(&disks) {
+            env.disks = Arc::new(disks.clone());
+        }
         let proxies = (0..count).map(|number| Proxy::new(env.clone(), addr_of(number), "ann")).collect();
         let servers = (0..count).map(|_| None).collect();
-        let mut group = Group { wires, envs, change, servers, env, proxies };
+        let mut group = Group { wires, envs, disks, change, servers, env, proxies };
         for number in 0..count {
             group.run(number).await;
         }
@@ -149,6 +156,21 @@ impl Group {
             let states: Vec<_> = (0..self.servers.len()).map(|number| self.status(number)).collect();
             panic!("waited in vain: {what}; {states:#?}");
         }
+    }
+
+    /// Returns the error that failed a server's replica, if any.
+    fn failure(&self, number: usize) -> Option<engine::error::Error> {
+        self.server(number).server.tablets.get(TABLET).expect("it is there").failure()
+    }
+
+    /// Waits until a leader takes all its peers for healthy.
+    async fn all_healthy(&self, leader: usize) {
+        self.until("the health of all", |group| {
+            let status = group.status(leader).expect("it runs");
+            let healthy = |peer: &PeerStatus| peer.health == PeerHealth::Healthy;
+            !status.peers.is_empty() && status.peers.iter().all(healthy)
+        })
+        .await;
     }
 
     /// Returns the leader that all running, reachable servers agree on.
@@ -576,12 +598,7 @@ async fn the_leader_reports_the_health_of_its_followers() {
         state.committed_config.peers.iter().map(health).collect::<Vec<_>>()
     };
     let silent = others(&ALL, leader)[0];
-    group
-        .until("the health of all", |group| {
-            let status = group.status(leader).expect("it runs");
-            status.peers.iter().all(|peer| peer.health == PeerHealth::Healthy)
-        })
-        .await;
+    group.all_healthy(leader).await;
     assert_eq!(health(leader).await, [Some(HealthStatus::Healthy); 3]);
     assert_eq!(health(silent).await, [None; 3], "only leaders know");
     group.wires.cut(silent);
