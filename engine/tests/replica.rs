@@ -515,3 +515,23 @@ fn key_ranges_cover_the_tablet() {
     assert_eq!(part[0].lower.as_deref(), Some(&[0x80, 0, 0, 40][..]));
     assert_eq!(part.last().unwrap().upper.as_deref(), Some(&[0x80, 0, 0, 60][..]));
 }
+
+/// Readers take an empty upper bound as none.
+#[test]
+fn no_key_range_ends_at_the_key_of_an_empty_text() {
+    let mut world = World::new(1, TabletConfig::tiny());
+    world.create(Schema::new(vec![ColumnSchema::new(0, "k", DataType::String)], 1).unwrap()).unwrap();
+    let write = |world: &mut World, kind| world.write(&[(kind, vec![Value::text("")])]).unwrap();
+    write(&mut world, RowOpKind::Insert);
+    world.job(JobKind::FlushRows, &mut |_| {}).unwrap();
+    write(&mut world, RowOpKind::Delete);
+    // Its history is over: the row is inserted into another rowset.
+    world.replica().tablet().raise_history_mark(world.timestamp_of(3));
+    write(&mut world, RowOpKind::Insert);
+    world.job(JobKind::FlushRows, &mut |_| {}).unwrap();
+    let tablet = world.replica().tablet();
+    assert_eq!(tablet.stats().disk_rowsets, 2, "both begin with the key");
+    let ranges = tablet.split_key_range(None, None, &[], 1).unwrap();
+    let bounds: Vec<_> = ranges.into_iter().map(|range| (range.lower, range.upper)).collect();
+    assert_eq!(bounds, [(None, None)]);
+}

@@ -334,6 +334,39 @@ async fn auto_increment_values_are_kept_and_continue_above() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn dates_that_another_client_wrote_are_kept_whatever_their_year() {
+    let mut world = World::new().await;
+    let backups = world.path("backups");
+    let columns =
+        ["day", "seen"].iter().zip(0..).map(|(name, id)| ColumnSchema::new(id, name, DataType::Date));
+    let schema = Schema::new(columns.collect(), 1).expect("a schema");
+    let create = CreateTable { replicas: Some(1), ..CreateTable::new("t", schema) };
+    let table = world.client.create_table(&create).await.expect("a new table");
+    // The cells of a session are encoded already: only the servers could refuse them.
+    let write = async |kind: RowOpKind, day: i32, seen: i32| {
+        let (day, seen) = (day.to_le_bytes(), seen.to_le_bytes());
+        let seen = if kind == RowOpKind::Delete { ClientCell::Unset } else { ClientCell::Value(&seen) };
+        let mut writer = table.writer();
+        writer.apply_cells(kind, &[ClientCell::Value(&day), seen]).await.expect("a legal row");
+        writer.finish().await.expect("an accepted row");
+    };
+    let (before, after) = (-719_163, 2_932_897);
+    write(RowOpKind::Insert, before, 0).await;
+    write(RowOpKind::Insert, after, before).await;
+    world.run(&["backup", "create", &backups, "t"]).await;
+    write(RowOpKind::Delete, before, 0).await;
+    write(RowOpKind::Upsert, after, after).await;
+    world.run(&["backup", "create", &backups, "t", "--incremental"]).await;
+    let rows = world.rows("t").await;
+    assert_eq!(rows.matches("10000-01-01").count(), 2, "{rows}");
+    world.run(&["restore", &backups, "t", "--as", "u"]).await;
+    assert_eq!(world.rows("u").await, rows);
+    let restored = world.client.open_table("u").await.expect("a table");
+    assert_eq!(restored.count(Vec::new()).await.expect("a running cluster"), 1);
+    world.embedded.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn changed_rows_of_immutable_columns_are_replaced() {
     let mut world = World::new().await;
     let backups = world.path("backups");

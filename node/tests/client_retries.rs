@@ -11,7 +11,7 @@ use engine::schema::row_ops::{ClientCell, RowOpKind};
 use engine::schema::{ColumnSchema, DataType, Schema};
 use engine::sync::Mutex;
 use nyala_client::tables::AlterStep;
-use nyala_client::{Client, ClientConfig, FlushMode, ScanSpec, SessionConfig};
+use nyala_client::{Client, ClientConfig, FlushMode, ScanSpec, Session, SessionConfig};
 use nyala_common::env::os::{OsEnv, OsOptions};
 use nyala_common::env::{BoxFuture, Env, mem_net};
 use nyala_common::rpc::server::{RpcHandle, RpcServer};
@@ -357,6 +357,58 @@ async fn a_write_is_retried_with_its_request_id() {
     server-1 Write: request 2 attempt 1, 6 bytes
     server-1 Write: request 3 attempt 1, 6 bytes
     ");
+}
+
+/// Returns a session in which each row is a flush.
+fn session_of_small_flushes(world: &World) -> Session {
+    let config = SessionConfig::new(FlushMode::AutoBackground);
+    world.client.session(SessionConfig { watermark_percent: 0, ..config })
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_row_of_a_later_flush_waits_for_the_retries_of_an_earlier_one() {
+    let world = World::new([Scripted::Busy, Scripted::Moved, Scripted::Written, Scripted::Written]).await;
+    let table = world.client.open_table("t").await.expect("scripted");
+    let session = session_of_small_flushes(&world);
+    let key = 7i32.to_le_bytes();
+    let apply = async |kind| {
+        session.apply(&table, kind, &[ClientCell::Value(&key)], 0).await.expect("the buffer has space");
+    };
+    let (is_found, release) = world.script.hold("Write");
+    apply(RowOpKind::Insert).await;
+    is_found.await.expect("it is sent");
+    apply(RowOpKind::Upsert).await;
+    release.send(()).expect("the reply waits");
+    assert_eq!(session.flush().await, []);
+    // The second one is sent to the leader that the first one has found.
+    insta::assert_snapshot!(world.log(), @r"
+    master-1 GetTableSchema
+    master-1 GetTableLocations
+    server-0 Write: request 1 attempt 1, 6 bytes
+    server-0 Write: request 1 attempt 2, 6 bytes
+    master-1 GetTableLocations
+    server-1 Write: request 1 attempt 3, 6 bytes
+    server-1 Write: request 2 attempt 1, 6 bytes
+    ");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn inserts_of_several_flushes_are_in_flight_together() {
+    let world = World::new([Scripted::Written, Scripted::Written]).await;
+    let table = world.client.open_table("t").await.expect("scripted");
+    let session = session_of_small_flushes(&world);
+    let mut releases = Vec::new();
+    for key in [1i32, 2] {
+        let (is_found, release) = world.script.hold("Write");
+        let key = key.to_le_bytes();
+        let applied = session.apply(&table, RowOpKind::Insert, &[ClientCell::Value(&key)], 0).await;
+        applied.expect("the buffer has space");
+        is_found.await.expect("no reply to another row is awaited");
+        releases.push(release);
+    }
+    releases.into_iter().for_each(|release| release.send(()).expect("the reply waits"));
+    assert_eq!(session.flush().await, []);
+    assert_eq!(session.written(), 2);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -12,7 +12,7 @@ use node::server::flags::Flags;
 use node::server::startup::RunningServer;
 use node::tserver::server::TabletServer;
 use nyala_client::Client;
-use nyala_client::local::{LocalScan, LocalTablets};
+use nyala_client::local::{LocalScan, LocalTablets, has_columns};
 use nyala_common::env::os::{OsEnv, OsOptions};
 use nyala_common::env::{BoxFuture, Env};
 
@@ -105,6 +105,10 @@ impl LocalTablets for ProcessTablets {
             let deadline = self.env.now().mono.after(server.runtime_flags.scanner_max_wait());
             replica.wait_applied_before(before, deadline).await?;
             let scan = self.env.run_brief(|| replica.tablet().scan(&spec)).await?;
+            // Order: the schema is read after the scan began, so that it shows what an alteration took from the scan.
+            if !has_columns(&replica.tablet().schema(), &spec) {
+                return Ok(None);
+            }
             Ok(Some(Box::new(ProcessScan { env: self.env.clone(), scan }) as Box<dyn LocalScan>))
         })
     }
@@ -125,6 +129,8 @@ impl LocalScan for ProcessScan {
 mod tests {
     use super::*;
     use datafusion::arrow::util::pretty::pretty_format_batches;
+    use nyala_client::ReadMode;
+    use nyala_client::tables::AlterStep;
     use nyala_sql::{Format, Shell};
     use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -179,6 +185,28 @@ mod tests {
             assert_eq!(mine, text(&wire).await, "{query}");
             assert!(counted.1.load(Ordering::Relaxed) > opened, "{query} called the server");
         }
+        embedded.stop().await;
+    }
+
+    #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+    async fn a_column_that_was_dropped_is_refused_as_by_the_wire() {
+        let dir = tempfile::tempdir().expect("a folder");
+        let path = dir.path().to_str().expect("UTF-8");
+        let flags = ["log_sync=false".to_string(), "webserver_enabled=false".to_string()];
+        let embedded = EmbeddedCluster::start(path, &flags).await.expect("a cluster");
+        let script = "CREATE TABLE t (k BIGINT PRIMARY KEY, n INT)
+                          PARTITION BY HASH (k) PARTITIONS 2 WITH (replicas = 1);
+                      INSERT INTO t VALUES (1, 10), (2, 20)";
+        let shell = Shell::new(embedded.client.clone(), Format::Csv);
+        shell.run(script, &mut |_| Ok(())).await.expect("rows");
+        let table = embedded.client.open_table("t").await.expect("a table");
+        let steps = [AlterStep::DropColumn("n".to_string())];
+        embedded.client.alter_table(&table, &steps, None).await.expect("a legal step");
+        let read_mode = ReadMode::AtSnapshot(embedded.client.observed_timestamp());
+        let spec = nyala_client::ScanSpec { read_mode, ..Default::default() };
+        let refused = table.scan(spec).expect("it has the column").next_batch().await.expect_err("refused");
+        let text = "Some columns are not present in the current schema: n";
+        assert!(refused.message.contains(text), "{refused}");
         embedded.stop().await;
     }
 }

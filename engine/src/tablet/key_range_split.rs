@@ -37,7 +37,9 @@ impl Tablet {
         let mut ranges = Vec::new();
         let mut range = KeyRange { lower: lower.map(<[u8]>::to_vec), upper: None, bytes: 0 };
         for (key, bytes) in samples {
-            if range.bytes >= target_bytes.max(1) && range.lower.as_ref().is_none_or(|lower| *lower < key) {
+            // An empty upper bound means no bound. The key of an empty text is in the first range.
+            let may_split = !key.is_empty() && range.lower.as_ref().is_none_or(|lower| *lower < key);
+            if may_split && range.bytes >= target_bytes.max(1) {
                 range.upper = Some(key.clone());
                 ranges.push(std::mem::replace(
                     &mut range,

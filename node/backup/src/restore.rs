@@ -258,7 +258,7 @@ impl Apply<'_> {
             return Err(unreadable("an action that is neither 0 nor 1"));
         }
         let keys = &columns[..self.table.schema().num_key_columns()];
-        writer.write_batch(RowOpKind::DeleteIgnore, &named(&deleted, keys)?).await.map_err(refused)?;
+        writer.restore_batch(RowOpKind::DeleteIgnore, &named(&deleted, keys)?).await.map_err(refused)?;
         self.outcome.deletes += deleted.num_rows() as u64;
         self.upsert(&kept, columns, writer).await
     }
@@ -277,12 +277,12 @@ impl Apply<'_> {
         } else if schema.columns().iter().any(|column| column.immutable) {
             // An immutable value changes only with the row: it is deleted, and inserted after that is done.
             let keys = &columns[..schema.num_key_columns()];
-            writer.write_batch(RowOpKind::DeleteIgnore, &named(batch, keys)?).await.map_err(refused)?;
+            writer.restore_batch(RowOpKind::DeleteIgnore, &named(batch, keys)?).await.map_err(refused)?;
             writer.flush().await.map_err(refused)?;
             kind = self.new_rows();
         }
         let rows = with_defaults(named(batch, columns)?, &self.added)?;
-        writer.write_batch(kind, &rows).await.map_err(refused)?;
+        writer.restore_batch(kind, &rows).await.map_err(refused)?;
         self.outcome.upserts += batch.num_rows() as u64;
         Ok(())
     }
@@ -331,7 +331,7 @@ mod tests {
     use arrow_array::{ArrayRef, Int32Array};
     use engine::schema::partition::PartitionSchema;
     use engine::schema::{DataType, TypeAttributes, TypeParameters};
-    use nyala_client::arrow::column_to_block;
+    use nyala_client::arrow::column_block;
 
     use super::*;
 
@@ -349,6 +349,7 @@ mod tests {
     fn columns_of_all_types_are_filled_with_their_default_or_null() {
         let keys: ArrayRef = Arc::new(Int32Array::from(vec![7, 8, 9]));
         for ty in DataType::ALL {
+            // As a DATE it is beyond the years that clients write.
             let cell = vec![1; ty.width().unwrap_or(5)];
             let with_default = ColumnSchema { read_default: Some(cell.clone()), ..column_of(ty) };
             let (null, both) = (column_of(ty).nullable(), with_default.clone().nullable());
@@ -356,7 +357,7 @@ mod tests {
                 let batch = RecordBatch::try_from_iter([("k", keys.clone())]).expect("a batch");
                 let batch = with_defaults(batch, std::slice::from_ref(&column)).expect("a filled column");
                 assert_eq!((batch.num_columns(), batch.num_rows()), (2, 3), "{column}");
-                let found = column_to_block(batch.column(1), &column).expect("cells of the column");
+                let found = column_block(batch.column(1), &column).expect("cells of the column");
                 let found: Vec<Option<&[u8]>> = (0..3).map(|row| found.cell(row)).collect();
                 assert_eq!(found, [want.map(Vec::as_slice); 3], "{column}");
             }

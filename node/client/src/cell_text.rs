@@ -8,7 +8,8 @@ use engine::schema::{ColumnSchema, PhysicalType, TypeParameters, ValueKind};
 ///
 /// Accepts numbers and decimals in digits, `true`/`false`, dates as `2020-01-31`, times as `2020-01-31T12:00:00.5Z`
 /// or as microseconds since 1970, and binary as `0x…` or as the bytes of the text. A VARCHAR longer than its length is
-/// an error; [`truncate_varchar`] shortens it.
+/// an error; [`truncate_varchar`] shortens it. So is a number in digits that is too large for FLOAT or DOUBLE; infinity
+/// is `inf`.
 pub fn parse_cell(column: &ColumnSchema, text: &str) -> Result<Vec<u8>> {
     let bad = || Error::invalid(format!("{:?} is not a {}", shorten(text), column.type_name()));
     let trimmed = text.trim();
@@ -20,12 +21,7 @@ pub fn parse_cell(column: &ColumnSchema, text: &str) -> Result<Vec<u8>> {
         ValueKind::Plain => match column.ty.physical() {
             PhysicalType::Binary => return parse_binary(text).ok_or_else(bad),
             PhysicalType::Bool => parse_bool(trimmed),
-            PhysicalType::Float => {
-                return Ok(trimmed.parse::<f32>().map_err(|_| bad())?.to_le_bytes().to_vec());
-            }
-            PhysicalType::Double => {
-                return Ok(trimmed.parse::<f64>().map_err(|_| bad())?.to_le_bytes().to_vec());
-            }
+            PhysicalType::Float | PhysicalType::Double => return float_cell(column, text),
             _ => trimmed.parse::<i128>().ok(),
         },
     };
@@ -35,6 +31,22 @@ pub fn parse_cell(column: &ColumnSchema, text: &str) -> Result<Vec<u8>> {
         Some((least, most)) if (least..=most).contains(&number) => Ok(number.to_le_bytes()[..width].to_vec()),
         _ => Err(bad()),
     }
+}
+
+/// Parses a FLOAT or a DOUBLE. Only a word is infinite; digits that would become infinite are too large.
+fn float_cell(column: &ColumnSchema, text: &str) -> Result<Vec<u8>> {
+    let bad = |what: &str| Error::invalid(format!("{:?} is {what} {}", shorten(text), column.type_name()));
+    let (cell, is_infinite) = if column.ty.physical() == PhysicalType::Float {
+        let number: f32 = text.trim().parse().map_err(|_| bad("not a"))?;
+        (number.to_le_bytes().to_vec(), number.is_infinite())
+    } else {
+        let number: f64 = text.trim().parse().map_err(|_| bad("not a"))?;
+        (number.to_le_bytes().to_vec(), number.is_infinite())
+    };
+    if is_infinite && text.bytes().any(|byte| byte.is_ascii_digit()) {
+        return Err(bad("too large for"));
+    }
+    Ok(cell)
 }
 
 /// Returns the bytes of a text unless it is longer than the column's type allows.
@@ -212,6 +224,11 @@ mod tests {
             round_trip(DataType::UnixtimeMicros, "12"),
             round_trip(DataType::UnixtimeMicros, "2020-01-01 25:00:00"),
             round_trip(DataType::Double, "1e3"),
+            round_trip(DataType::Double, "-1e400"),
+            round_trip(DataType::Double, "-Infinity"),
+            round_trip(DataType::Float, "1e39"),
+            round_trip(DataType::Float, " inf"),
+            round_trip(DataType::Float, "x"),
         ];
         insta::assert_snapshot!(cases.join("\n"), @r#"
         -128
@@ -235,6 +252,11 @@ mod tests {
         1970-01-01T00:00:00.000012Z
         "2020-01-01 25:00:00" is not a UNIXTIME_MICROS
         1000
+        "-1e400" is too large for DOUBLE
+        -inf
+        "1e39" is too large for FLOAT
+        inf
+        "x" is not a FLOAT
         "#);
     }
 

@@ -4,7 +4,7 @@
 //! Client ── master_calls     leader lookup; DDL (tables)
 //!   │   ╲── location_cache   tablet and replicas by partition key (tablet_calls)
 //!   └─ Table ─┬─ Session     rows buffered per tablet ── write_batch: one batch, exactly once
-//!             ├─ Scanner     tablet after tablet ── arrow: columnar responses → RecordBatch
+//!             ├─ Scanner     tablet after tablet (scan_keys) ── arrow: columnar responses → RecordBatch
 //!             └─ rows        structs and record batches over both; builder, error
 //! ```
 //!
@@ -64,7 +64,8 @@
 //!
 //! - **Session** ([`Session`]): a buffer of rows to write. Its [`FlushMode`] decides when rows are sent: `AutoSync` per
 //!   row, `AutoBackground` at a watermark or after an interval, `Manual` on [`Session::flush`]. One flush sends one
-//!   batch per tablet. A retried batch carries the same request id, so it takes effect once.
+//!   batch per tablet. A retried batch carries the same request id, so it takes effect once. Rows of one key take
+//!   effect in the order in which they were applied.
 //! - **Scan** ([`ScanSpec`], [`Scanner`]): reads the tablets that can hold matching rows, one after the other. The
 //!   [`ReadMode`] selects the snapshot. A fault-tolerant scan returns rows in key order per tablet and resumes at
 //!   another replica after a failure.
@@ -108,6 +109,7 @@ pub mod aggregation;
 pub mod arrow;
 mod authz_tokens;
 pub mod backoff;
+mod batch_order;
 pub mod builder;
 pub mod cell_text;
 pub mod closing;
@@ -127,9 +129,12 @@ mod request_ids;
 pub mod rows;
 pub mod scan;
 pub mod scan_close;
+mod scan_keys;
+mod scan_spec;
 pub mod scan_token;
 pub mod security;
 pub mod session;
+mod session_config;
 pub mod table;
 pub mod tables;
 mod tablet_calls;
@@ -142,7 +147,8 @@ pub use engine::error::{Error, ErrorKind, Result};
 pub use engine::schema::row_ops::RowOpKind;
 pub use engine::schema::{ColumnSchema, DataType, Schema, TypeAttributes};
 pub use error::{ClientError, ClientResult};
-pub use scan::{ReadMode, ScanSpec, Scanner};
+pub use scan::Scanner;
+pub use scan_spec::{ReadMode, ScanSpec};
 pub use scan_token::ScanToken;
 pub use security::SecurityConfig;
 pub use session::{FlushMode, RowFailure, RowReceipt, Session, SessionConfig};

@@ -8,7 +8,8 @@ use engine::time::Timestamp;
 
 use super::arrow;
 use super::local::LocalScan;
-use super::scan::{ReadMode, Scanner};
+use super::scan::Scanner;
+use super::scan_spec::ReadMode;
 
 impl Scanner {
     /// Opens the current tablet in this process, if it is here. `None` if its server must be called.

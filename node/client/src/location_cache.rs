@@ -4,7 +4,8 @@
 //! partition keys  ├──── tablet ────┤├─ gap ─┤├── tablet ──┤ ? ? ?
 //! ```
 //!
-//! A gap between two tablets of one response is covered by no tablet: rows there belong to no partition.
+//! A gap between two tablets of one response is covered by no tablet: rows there belong to no partition. Another client
+//! may add a range there, so gaps are dropped whenever the table is opened.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
@@ -57,11 +58,22 @@ struct Entry {
     expires: Instant,
 }
 
+/// Counts of the drops of a cache's entries: what was dropped must not return with a response to an earlier request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct CacheGeneration {
+    /// Drops of all entries.
+    all: u64,
+    /// Drops of the gaps.
+    gaps: u64,
+}
+
 /// Cached tablets and gaps of one table, by first partition key. Invariant: entries do not overlap.
 #[derive(Debug, Default)]
 pub(crate) struct LocationCache {
     entries: BTreeMap<Vec<u8>, Entry>,
-    generation: u64,
+    generation: CacheGeneration,
+    /// Time of the last response, cached or not.
+    looked_up: Option<Instant>,
 }
 
 fn before(key: &[u8], end: &[u8]) -> bool {
@@ -78,6 +90,24 @@ impl LocationCache {
                 None => LocationLookup::Gap { end: entry.end.clone() },
             },
             _ => LocationLookup::Unknown,
+        }
+    }
+
+    /// Caches a response, as [`LocationCache::learn`] does, to a request that was sent in the generation `asked`.
+    pub(crate) fn learn_response(
+        &mut self,
+        asked: CacheGeneration,
+        from: &[u8],
+        tablets: Vec<TabletLocation>,
+        complete: bool,
+        expires: Instant,
+    ) {
+        if asked.all != self.generation.all {
+            return;
+        }
+        self.learn(from, tablets, complete, expires);
+        if asked.gaps != self.generation.gaps {
+            self.drop_gaps();
         }
     }
 
@@ -125,13 +155,32 @@ impl LocationCache {
     /// it would be lost with it, even if the range has been added again.
     pub(crate) fn forget_all(&mut self) {
         self.entries.clear();
-        self.generation += 1;
+        self.generation.all += 1;
     }
 
-    /// Returns the number of calls of `forget_all`. The cache must not learn the response to a request of an earlier
-    /// generation.
-    pub(crate) fn generation(&self) -> u64 {
+    /// Drops all gaps: another client may have added ranges there.
+    pub(crate) fn forget_gaps(&mut self) {
+        self.drop_gaps();
+        self.generation.gaps += 1;
+    }
+
+    fn drop_gaps(&mut self) {
+        self.entries.retain(|_, entry| entry.tablet.is_some());
+    }
+
+    /// Returns the current generation, for [`LocationCache::learn_response`].
+    pub(crate) fn generation(&self) -> CacheGeneration {
         self.generation
+    }
+
+    /// Takes note of a response that has arrived.
+    pub(crate) fn note_lookup(&mut self, now: Instant) {
+        self.looked_up = self.looked_up.max(Some(now));
+    }
+
+    /// Returns the time of the last response; `None` if there was none.
+    pub(crate) fn looked_up(&self) -> Option<Instant> {
+        self.looked_up
     }
 }
 
@@ -168,7 +217,28 @@ mod tests {
         cache.learn(b"m", vec![tablet("T3", "m", "")], false, Instant(20));
         assert_eq!(show(&cache, "zzz", 19), "T3");
         cache.forget_all();
-        assert_eq!((show(&cache, "zzz", 19), cache.generation()), ("?".to_string(), 1));
+        assert_eq!(show(&cache, "zzz", 19), "?");
+    }
+
+    #[test]
+    fn dropped_entries_do_not_return_with_late_responses() {
+        let mut cache = LocationCache::default();
+        let known = |cache: &LocationCache| ["a", "b", "m", "p"].map(|key| show(cache, key, 9)).join(", ");
+        let response = || vec![tablet("T1", "b", "f"), tablet("T2", "m", "p")];
+        let first = cache.generation();
+        cache.learn_response(first, b"", response(), true, Instant(10));
+        assert_eq!(known(&cache), "gap to \"b\", T1, T2, gap to \"\"");
+        cache.forget_gaps();
+        assert_eq!(known(&cache), "?, T1, T2, ?");
+        // Its tablets are taken, and T1 is gone.
+        cache.learn_response(first, b"", vec![tablet("T2", "m", "p")], true, Instant(10));
+        assert_eq!(known(&cache), "?, ?, T2, ?");
+        let second = cache.generation();
+        cache.learn_response(second, b"", response(), true, Instant(10));
+        assert_eq!(known(&cache), "gap to \"b\", T1, T2, gap to \"\"");
+        cache.forget_all();
+        cache.learn_response(second, b"", response(), true, Instant(10));
+        assert_eq!(known(&cache), "?, ?, ?, ?");
     }
 
     proptest! {

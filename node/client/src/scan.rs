@@ -3,23 +3,23 @@
 //! A fault-tolerant scan reads a snapshot in key order and stores the last key received, so that it can resume at any
 //! replica. Other scans of a tablet are retried only until the tablet has returned rows.
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
 use arrow_array::RecordBatch;
 use arrow_schema::SchemaRef;
 use bytes::Bytes;
 use engine::error::{Error, Result};
-use engine::schema::partition_range::PartitionRange;
 use engine::schema::predicate::Predicate;
 use engine::schema::{ColumnSchema, DataType};
 use engine::time::Instant;
 
-use super::aggregation::{AggregationSpec, BoundAggregation};
+use super::aggregation::BoundAggregation;
 use super::backoff::Backoff;
 use super::local::LocalScan;
 use super::location_cache::{LocationLookup, TabletLocation};
 use super::scan_close::{OpeningCall, ServerScanner};
+use super::scan_keys::ScanKeys;
+use super::scan_spec::{ReadMode, ScanSpec};
 use super::tablet_calls::TabletCallFailure;
 use super::{Client, TABLET_SERVICE, Table, arrow, predicate};
 use nyala_common::env::BoxFuture;
@@ -33,74 +33,6 @@ use nyala_proto::kudu::tserver::{
 };
 use nyala_proto::kudu::{ColumnSchemaPb, OrderMode, ReadMode as ReadModePb};
 
-/// Consistency of a scan.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReadMode {
-    /// The latest state of each tablet at the time the tablet is read.
-    Latest,
-    /// The state before this timestamp, in all tablets; `None`: the first tablet's server chooses the current time.
-    AtSnapshot(Option<u64>),
-    /// A recent state that includes all writes of this client. A fault-tolerant scan reads the current one.
-    YourWrites,
-}
-
-/// Description of a scan.
-#[derive(Debug, Clone)]
-pub struct ScanSpec {
-    /// Names of the projected columns, in order; `None` for all. An empty list returns batches with a row count only.
-    pub columns: Option<Vec<String>>,
-    /// Aggregation whose results are returned instead of rows; it names its columns itself.
-    pub aggregation: Option<AggregationSpec>,
-    /// Predicates; a row must satisfy all.
-    pub predicates: Vec<Predicate>,
-    /// Bounds on encoded primary keys.
-    pub keys: PartitionRange,
-    /// Bounds on partition keys. They select tablets: one that has some of the keys is read as a whole.
-    pub partitions: PartitionRange,
-    pub read_mode: ReadMode,
-    /// Start timestamp of a diff scan: only rows changed since then, with an additional last column that marks deleted
-    /// rows. Requires a snapshot timestamp and `fault_tolerant`.
-    pub diff_from: Option<u64>,
-    /// True for a scan in key order within each tablet that can resume at another replica. Reads a snapshot: the
-    /// current state, unless `read_mode` names one.
-    pub fault_tolerant: bool,
-    /// Maximum number of rows.
-    pub limit: Option<u64>,
-    /// Target size of a response in bytes.
-    pub batch_bytes: u32,
-    /// True if the scan may read from followers.
-    pub any_replica: bool,
-}
-
-impl Default for ScanSpec {
-    fn default() -> ScanSpec {
-        ScanSpec {
-            columns: None,
-            aggregation: None,
-            predicates: Vec::new(),
-            keys: PartitionRange::default(),
-            partitions: PartitionRange::default(),
-            read_mode: ReadMode::Latest,
-            diff_from: None,
-            fault_tolerant: false,
-            limit: None,
-            batch_bytes: 1 << 20,
-            any_replica: false,
-        }
-    }
-}
-
-impl ScanSpec {
-    /// Returns the read mode to ask servers for. They read in key order from a snapshot only. One that a server chooses
-    /// now follows all writes of this client, whose timestamp each request propagates.
-    pub(super) fn requested_mode(&self) -> ReadMode {
-        match self.read_mode {
-            ReadMode::Latest | ReadMode::YourWrites if self.fault_tolerant => ReadMode::AtSnapshot(None),
-            mode => mode,
-        }
-    }
-}
-
 /// A scan in progress.
 pub struct Scanner {
     pub(super) table: Table,
@@ -109,8 +41,7 @@ pub struct Scanner {
     pub(super) columns: Vec<ColumnSchema>,
     aggregation: Option<BoundAggregation>,
     schema: SchemaRef,
-    /// Partition keys still to be read. The lower bound of the first range advances.
-    ranges: VecDeque<PartitionRange>,
+    keys: ScanKeys,
     pub(super) open: Option<OpenTablet>,
     /// The tablet of the last batch.
     pub(super) last: Option<Arc<TabletLocation>>,
@@ -138,6 +69,10 @@ pub(super) struct OpenTablet {
 impl Table {
     /// Starts a scan. Fails with `NotFound` for an unknown column, with `Invalid` for contradictory options, and with
     /// `Unsupported` for an aggregation that no server has.
+    ///
+    /// A range that another client adds is read, whatever its hash buckets, once the location cache has no gap in its
+    /// place: at once if no scan or write has asked for its keys; else when a table of this client is opened again,
+    /// after [`Table::forget_locations`], or after the time to live of locations (5 minutes, set by the masters).
     pub fn scan(&self, mut spec: ScanSpec) -> Result<Scanner> {
         spec.read_mode = spec.requested_mode();
         let snapshot = match spec.read_mode {
@@ -160,15 +95,12 @@ impl Table {
         if spec.diff_from.is_some() {
             columns.push(is_deleted(&columns));
         }
-        let mut ranges: VecDeque<PartitionRange> =
-            self.partition_schema().prune(self.schema(), &spec.predicates, &spec.keys).into();
-        ranges = ranges.into_iter().filter_map(|range| intersect(&range, &spec.partitions)).collect();
         Ok(Scanner {
             table: self.clone(),
             schema: arrow::arrow_schema(&columns),
             columns,
             aggregation,
-            ranges,
+            keys: ScanKeys::new(self, &spec),
             open: None,
             last: None,
             local: None,
@@ -223,17 +155,6 @@ fn is_deleted(columns: &[ColumnSchema]) -> ColumnSchema {
     let mut column = ColumnSchema::new(0, &name, DataType::IsDeleted);
     column.read_default = Some(vec![0]);
     column
-}
-
-/// Returns the keys that both ranges have; `None` if there are none.
-pub(super) fn intersect(range: &PartitionRange, to: &PartitionRange) -> Option<PartitionRange> {
-    let lower = range.lower.clone().max(to.lower.clone());
-    let upper = match (range.upper.is_empty(), to.upper.is_empty()) {
-        (true, _) => to.upper.clone(),
-        (_, true) => range.upper.clone(),
-        _ => range.upper.clone().min(to.upper.clone()),
-    };
-    PartitionRange::new(lower, upper).ok()
 }
 
 impl Scanner {
@@ -301,16 +222,15 @@ impl Scanner {
 
     /// Opens the tablet that holds the next partition key. Returns false at the end.
     async fn next_tablet(&mut self, deadline: Instant) -> Result<bool> {
-        while let Some(range) = self.ranges.front() {
-            let at = range.lower.clone();
-            match self.table.client.locate(&self.table, &at, deadline).await? {
+        while let Some(located) = self.keys.locate(&self.table, &self.spec, deadline).await? {
+            match located {
                 LocationLookup::Tablet(tablet) => {
                     self.open = Some(OpenTablet::new(tablet));
                     return Ok(true);
                 }
                 LocationLookup::Gap { end } => {
                     self.table.client.env().observer.mark("client: scan skipped a non-covered range");
-                    self.advance(&end);
+                    self.keys.advance(&end);
                 }
                 LocationLookup::Unknown => {
                     return Err(Error::not_ready("the master returned no location for a key"));
@@ -318,20 +238,6 @@ impl Scanner {
             }
         }
         Ok(false)
-    }
-
-    /// Drops all partition keys before `end` from the ranges to read; an empty `end` is the end of all keys.
-    fn advance(&mut self, end: &[u8]) {
-        while let Some(range) = self.ranges.front_mut() {
-            let over = end.is_empty() || (!range.upper.is_empty() && range.upper.as_slice() <= end);
-            if !over {
-                if range.lower.as_slice() < end {
-                    range.lower = end.to_vec();
-                }
-                return;
-            }
-            self.ranges.pop_front();
-        }
     }
 
     /// Sends one request to the open tablet, with retries. Returns `None` if the tablet must be opened again.
@@ -541,7 +447,7 @@ impl Scanner {
     /// Ends the open tablet, all of whose rows were read.
     pub(super) fn leave_tablet(&mut self) {
         if let Some(open) = self.open.take() {
-            self.advance(&open.tablet.partition.end);
+            self.keys.advance(&open.tablet.partition.end);
         }
     }
 }

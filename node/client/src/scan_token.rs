@@ -14,7 +14,9 @@ use engine::schema::{ColumnSchema, Schema};
 use prost::Message;
 
 use super::location_cache::{LocationLookup, TabletLocation};
-use super::scan::{ReadMode, ScanSpec, Scanner, intersect};
+use super::scan::Scanner;
+use super::scan_keys::{ScanKeys, intersect};
+use super::scan_spec::{ReadMode, ScanSpec};
 use super::{Client, Table, predicate};
 use nyala_common::wire::{predicates, schema};
 use nyala_proto::kudu::client::ScanTokenPb;
@@ -51,31 +53,18 @@ impl Table {
         }
         self.projection(spec)?;
         let deadline = self.client.deadline();
-        let mut tokens: Vec<ScanToken> = Vec::new();
-        let ranges = self.partition_schema().prune(self.schema(), &spec.predicates, &spec.keys);
-        let ranges: Vec<PartitionRange> =
-            ranges.iter().filter_map(|range| intersect(range, &spec.partitions)).collect();
-        for range in ranges {
-            let mut at = range.lower.clone();
-            loop {
-                let end = match self.client.locate(self, &at, deadline).await? {
-                    LocationLookup::Tablet(tablet) => {
-                        let end = tablet.partition.end.clone();
-                        if !tokens.iter().any(|token| token.tablet.id == tablet.id) {
-                            let message = self.token(spec, &tablet);
-                            tokens.push(ScanToken { message, tablet });
-                        }
-                        end
-                    }
-                    LocationLookup::Gap { end } => end,
-                    LocationLookup::Unknown => {
-                        return Err(Error::not_ready("the master returned no location for a key"));
-                    }
-                };
-                if end.is_empty() || (!range.upper.is_empty() && end >= range.upper) {
-                    break;
+        let mut tokens = Vec::new();
+        let mut keys = ScanKeys::new(self, spec);
+        while let Some(located) = keys.locate(self, spec, deadline).await? {
+            match located {
+                LocationLookup::Tablet(tablet) => {
+                    keys.advance(&tablet.partition.end);
+                    tokens.push(ScanToken { message: self.token(spec, &tablet), tablet });
                 }
-                at = end;
+                LocationLookup::Gap { end } => keys.advance(&end),
+                LocationLookup::Unknown => {
+                    return Err(Error::not_ready("the master returned no location for a key"));
+                }
             }
         }
         Ok(tokens)

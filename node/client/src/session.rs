@@ -6,8 +6,10 @@
 //!   └── failure of the row in `AutoSync` ──┴── otherwise ──► failures of all clones ─► flush
 //! ```
 //!
-//! - Background flushes may overtake each other: a row may reach the server before a row that was applied earlier and
-//!   sent in another flush. A caller that updates a row just after inserting it must flush in between.
+//! - Rows of one key take effect in the order in which they were applied, also over several flushes: a batch waits for
+//!   the earlier ones of its tablet (`batch_order`), unless all of them only insert. Of two INSERTs of one key in
+//!   different flushes, either one may be refused. In `AutoSync` a row waits for no other: the caller waits for its
+//!   result before the next one, and the rows of different callers have no order.
 //! - Clones share buffer, failures, receipts and counts: a flush of any clone returns the failures of all, which their
 //!   tags tell apart. Tasks that must not see each other's rows open a session each; only in `AutoSync` does each
 //!   caller get the result of its own row.
@@ -16,7 +18,6 @@ use engine::sync::Mutex;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use engine::error::{Error, Result};
@@ -28,61 +29,12 @@ use engine::time::Instant;
 use futures_util::future::join_all;
 use tokio::sync::{Notify, oneshot};
 
+use super::batch_order::{BatchOrder, BatchTurn};
 use super::location_cache::{LocationLookup, TabletLocation};
 use super::write_batch::{BatchOutcome, WriteBatch};
 use super::{Client, Table};
-use nyala_proto::kudu::ExternalConsistencyMode;
 
-/// Time at which a session sends applied rows.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FlushMode {
-    /// At once: `apply` returns when the row is written or rejected.
-    AutoSync,
-    /// At the buffer watermark, or at the end of the flush interval. `apply` waits only while the buffer is full.
-    AutoBackground,
-    /// On [`Session::flush`] only. `apply` fails if the buffer is full.
-    Manual,
-}
-
-/// Options of a session.
-#[derive(Debug, Clone)]
-pub struct SessionConfig {
-    pub mode: FlushMode,
-    /// Maximum size in encoded bytes of rows buffered and in flight, together.
-    pub buffer_bytes: usize,
-    /// Percentage of `buffer_bytes` that starts a background flush. A lower value leaves more space for new rows while
-    /// others are in flight. Above 100, a flush starts when the buffer is full.
-    pub watermark_percent: usize,
-    /// Maximum age of a buffered row before a background flush.
-    pub flush_interval: Duration,
-    /// Time limit of a flush, retries included.
-    pub timeout: Duration,
-    /// True if the result of each row is kept for [`Session::take_receipts`].
-    pub receipts: bool,
-    /// COMMIT_WAIT delays replies to writes until their timestamp has passed on the clock of every server;
-    /// CLIENT_PROPAGATED does not.
-    pub consistency: ExternalConsistencyMode,
-}
-
-impl SessionConfig {
-    /// Returns a configuration with a 7 MiB buffer, a watermark of 50 percent and a timeout of 60 s.
-    pub fn new(mode: FlushMode) -> SessionConfig {
-        SessionConfig {
-            mode,
-            buffer_bytes: 7 << 20,
-            watermark_percent: 50,
-            flush_interval: Duration::from_secs(1),
-            timeout: Duration::from_secs(60),
-            receipts: false,
-            consistency: ExternalConsistencyMode::ClientPropagated,
-        }
-    }
-
-    /// Returns the number of buffered bytes that starts a background flush.
-    fn watermark(&self) -> usize {
-        self.buffer_bytes.saturating_mul(self.watermark_percent) / 100
-    }
-}
+pub use super::session_config::{FlushMode, SessionConfig};
 
 /// Maximum number of failures kept for [`Session::flush`]; further ones are only counted.
 const FAILURES_MAX: usize = 100_000;
@@ -128,6 +80,8 @@ struct Shared {
 #[derive(Default)]
 struct State {
     tables: BTreeMap<String, TableBuffer>,
+    /// Order of the batches in flight.
+    order: BatchOrder,
     buffered: usize,
     in_flight: usize,
     flushes: usize,
@@ -152,9 +106,19 @@ struct TableBuffer {
 struct TabletBuffer {
     tablet: Arc<TabletLocation>,
     writer: RowOpsWriter,
+    /// True while no row changes one that is there.
+    inserts_only: bool,
     tags: Vec<u64>,
     /// Caller that waits for the result of the only row, in [`FlushMode::AutoSync`].
     waiter: Option<RowWaiter>,
+}
+
+/// Rows that are sent to a tablet in one call.
+struct SessionBatch {
+    table: Table,
+    buffer: TabletBuffer,
+    /// `None` for a row that waits for no other.
+    turn: Option<BatchTurn>,
 }
 
 /// Sender of the result of a row: its failure, or `None`.
@@ -396,7 +360,7 @@ impl Session {
         buffer.tablets.retain(|_, open| !is_replaced(open));
         let writer = RowOpsWriter::new(buffer.table.schema());
         let start = tablet.partition.start.clone();
-        let opened = TabletBuffer { tablet, writer, tags: Vec::new(), waiter: None };
+        let opened = TabletBuffer { tablet, writer, inserts_only: true, tags: Vec::new(), waiter: None };
         buffer.tablets.entry(start).or_insert(opened);
     }
 
@@ -455,31 +419,32 @@ impl Shared {
         state.in_flight += bytes;
         state.flushes += 1;
         state.epoch += 1;
-        let mut batches = Vec::new();
-        for buffer in state.tables.values_mut() {
-            for (_, tablet) in std::mem::take(&mut buffer.tablets) {
-                if !tablet.tags.is_empty() {
-                    batches.push((buffer.table.clone(), tablet));
-                }
-            }
-        }
-        let shared = self.clone();
+        let batches = state.take_batches(self.config.mode != FlushMode::AutoSync);
+        let (shared, deadline) = (self.clone(), self.deadline());
         self.client.env().spawn("session flush", async move {
-            join_all(batches.into_iter().map(|(table, tablet)| shared.write(table, tablet))).await;
+            join_all(batches.into_iter().map(|batch| shared.write(batch, deadline))).await;
             let mut state = shared.state.lock();
             state.in_flight -= bytes;
             state.flushes -= 1;
+            state.order.forget_ended();
             drop(state);
             shared.flush_done.notify_waiters();
         });
     }
 
-    async fn write(&self, table: Table, buffer: TabletBuffer) {
-        let TabletBuffer { tablet, writer, tags, mut waiter } = buffer;
+    async fn write(&self, batch: SessionBatch, deadline: Instant) {
+        let SessionBatch { table, buffer, mut turn } = batch;
+        let TabletBuffer { mut tablet, writer, tags, mut waiter, .. } = buffer;
+        if let Some(turn) = &mut turn
+            && turn.wait().await
+        {
+            // The batch before may have found another leader.
+            tablet = self.client.newest_location(&table, tablet);
+        }
         let (rows, indirect) = writer.finish();
         let consistency = self.config.consistency;
         let batch = WriteBatch { rows: Bytes::from(rows), indirect: Bytes::from(indirect), consistency };
-        let written = self.client.write_batch(&table, tablet, &batch, self.deadline()).await;
+        let written = self.client.write_batch(&table, tablet, &batch, deadline).await;
         let mut state = self.state.lock();
         match written {
             Ok(done) => {
@@ -507,6 +472,22 @@ impl Shared {
 }
 
 impl State {
+    /// Takes the buffered rows. Batches whose order matters get their turns.
+    fn take_batches(&mut self, ordered: bool) -> Vec<SessionBatch> {
+        let State { tables, order, .. } = self;
+        let mut batches = Vec::new();
+        for TableBuffer { table, tablets, .. } in tables.values_mut() {
+            for (start, buffer) in std::mem::take(tablets) {
+                if buffer.tags.is_empty() {
+                    continue;
+                }
+                let turn = ordered.then(|| order.add(table.id(), &start, buffer.inserts_only));
+                batches.push(SessionBatch { table: table.clone(), buffer, turn });
+            }
+        }
+        batches
+    }
+
     fn keep_receipts(&mut self, tags: &[u64], done: &BatchOutcome) {
         let Some(timestamp) = done.timestamp else { return };
         let first = self.receipts.len();
@@ -540,6 +521,7 @@ impl TabletBuffer {
     fn push(&mut self, kind: RowOpKind, cells: &[ClientCell<'_>], tag: u64) -> usize {
         let before = self.writer.byte_size();
         self.writer.push(kind, cells);
+        self.inserts_only &= kind.base() == RowOpKind::Insert;
         self.tags.push(tag);
         self.writer.byte_size() - before
     }

@@ -9,12 +9,22 @@ use engine::schema::Schema;
 use engine::schema::partition::PartitionSchema;
 use engine::schema::predicate::Predicate;
 use engine::schema::row_ops::ClientCell;
+use engine::sync::Mutex;
+use engine::time::Instant;
 
 use super::predicate::{Comparison, SimplifiedPredicate};
 use super::{Client, cell_text};
 use nyala_common::wire::{partition, schema};
 use nyala_proto::kudu::SchemaPb;
 use nyala_proto::kudu::master::GetTableSchemaResponsePb;
+
+/// The newest partitioning of a table that is known, which all clones of an open table share.
+#[derive(Debug, Clone)]
+pub(super) struct KnownPartitioning {
+    pub(super) schema: Arc<PartitionSchema>,
+    /// Time at which the masters were asked for it.
+    pub(super) as_of: Instant,
+}
 
 /// An open table with its schema at the time of opening. Cheap to clone.
 #[derive(Clone)]
@@ -29,27 +39,40 @@ pub(super) struct TableDetails {
     pub(super) schema: Schema,
     /// Schema as sent in requests, without column ids.
     pub(super) client_schema: SchemaPb,
-    pub(super) partition_schema: PartitionSchema,
+    partition_schema: Arc<PartitionSchema>,
+    /// Partitioning by which scans prune.
+    pub(super) partitioning: Mutex<KnownPartitioning>,
     num_replicas: i32,
     owner: String,
     comment: String,
     extra_config: BTreeMap<String, String>,
 }
 
+/// Returns the schema and the partition schema of a table.
+pub(super) fn schemas_from_reply(reply: &GetTableSchemaResponsePb) -> Result<(Schema, PartitionSchema)> {
+    let missing = || Error::invalid("the master's response lacks the table's schema");
+    let schema = schema::schema_from_pb(reply.schema.as_ref().ok_or_else(missing)?)?;
+    let none = Default::default();
+    let partition = partition::schema_from_pb(reply.partition_schema.as_ref().unwrap_or(&none), &schema)?;
+    Ok((schema, partition))
+}
+
 impl Table {
-    pub(super) fn from_reply(client: &Client, reply: &GetTableSchemaResponsePb) -> Result<Table> {
-        let no = |what: &str| Error::invalid(format!("the master's response lacks the table's {what}"));
-        let schema = schema::schema_from_pb(reply.schema.as_ref().ok_or_else(|| no("schema"))?)?;
-        let partition_schema = partition::schema_from_pb(
-            reply.partition_schema.as_ref().unwrap_or(&Default::default()),
-            &schema,
-        )?;
+    /// Builds a table from a response to a request that was sent at `as_of`.
+    pub(super) fn from_reply(
+        client: &Client,
+        reply: &GetTableSchemaResponsePb,
+        as_of: Instant,
+    ) -> Result<Table> {
+        let (schema, partition_schema) = schemas_from_reply(reply)?;
+        let partition_schema = Arc::new(partition_schema);
         let id = String::from_utf8_lossy(reply.table_id()).into_owned();
         let info = TableDetails {
             id,
             name: reply.table_name().to_string(),
             client_schema: schema::schema_to_client_pb(&schema),
             schema,
+            partitioning: Mutex::new(KnownPartitioning { schema: partition_schema.clone(), as_of }),
             partition_schema,
             num_replicas: reply.num_replicas(),
             owner: reply.owner().to_string(),
@@ -72,6 +95,7 @@ impl Table {
         &self.info.schema
     }
 
+    /// Returns the partition schema at the time of opening.
     pub fn partition_schema(&self) -> &PartitionSchema {
         &self.info.partition_schema
     }
@@ -93,7 +117,8 @@ impl Table {
         &self.info.extra_config
     }
 
-    /// Drops cached tablets of the table. Later lookups ask the masters, and so see ranges added or dropped since.
+    /// Drops cached tablets of the table. Later lookups ask the masters, and so see ranges added or dropped since,
+    /// whatever their hash buckets.
     pub fn forget_locations(&self) {
         self.client.forget_all(&self.info.id);
     }

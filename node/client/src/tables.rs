@@ -7,6 +7,7 @@ use engine::error::{Error, Result};
 use engine::schema::partition::{HashDimension, PartitionSchema};
 use engine::schema::partition_range::PartitionRange;
 use engine::schema::{ColumnSchema, Schema};
+use engine::time::Instant;
 
 use super::backoff::Backoff;
 use super::{Client, Table};
@@ -214,21 +215,31 @@ impl Client {
         }
     }
 
-    /// Opens a table by name. Fails with `NotFound` if it does not exist.
+    /// Opens a table by name. Fails with `NotFound` if it does not exist. Rows of ranges that other clients have added
+    /// before are found from then on.
     pub async fn open_table(&self, name: &str) -> Result<Table> {
         self.open(by_table_name(name)).await
     }
 
     pub(super) async fn open(&self, table: TableIdentifierPb) -> Result<Table> {
+        let as_of = self.env().now().mono;
+        let reply = self.table_schema(table, self.deadline()).await?;
+        let table = Table::from_reply(self, &reply, as_of)?;
+        self.forget_gaps(table.id());
+        Ok(table)
+    }
+
+    /// Asks the masters for the schema and the partitioning of a table.
+    pub(super) async fn table_schema(
+        &self,
+        table: TableIdentifierPb,
+        deadline: Instant,
+    ) -> Result<GetTableSchemaResponsePb> {
         let id = || table.table_id.as_ref().map(|id| String::from_utf8_lossy(id).into_owned());
         let name = table.table_name.clone().or_else(id).unwrap_or_default();
         let request = GetTableSchemaRequestPb { table };
-        let masters = &self.shared.masters;
-        let reply: GetTableSchemaResponsePb = masters
-            .call("GetTableSchema", &request, self.deadline(), &[])
-            .await
-            .map_err(|error| error.context(format!("opening table {name}")))?;
-        Table::from_reply(self, &reply)
+        let called = self.shared.masters.call("GetTableSchema", &request, deadline, &[]).await;
+        called.map_err(|error: Error| error.context(format!("opening table {name}")))
     }
 
     /// Drops a table. Fails with `NotFound` if it does not exist.

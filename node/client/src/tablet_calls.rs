@@ -4,7 +4,6 @@ use bytes::Bytes;
 use engine::error::{Error, ErrorKind, Result};
 use engine::time::Instant;
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -121,13 +120,11 @@ impl Client {
             intern_ts_infos_in_response: Some(true),
             ..Default::default()
         };
-        let generation = |caches: &BTreeMap<String, LocationCache>| {
-            caches.get(table.id()).map_or(0, LocationCache::generation)
-        };
-        let generation_before = generation(&self.shared.locations.lock());
+        let generation = self.shared.locations.lock().get(table.id()).map(LocationCache::generation);
         let response: GetTableLocationsResponsePb =
             self.shared.masters.call("GetTableLocations", &request, deadline, &[]).await?;
-        let expires = self.env().now().mono.after(Duration::from_millis(response.ttl_millis().into()));
+        let now = self.env().now().mono;
+        let expires = now.after(Duration::from_millis(response.ttl_millis().into()));
         let complete = (response.tablet_locations.len() as u32) < LOCATIONS_AT_ONCE;
         let tablet = |pb: &TabletLocationsPb| tablet_from_pb(pb, &response.ts_infos);
         let tablets = response.tablet_locations.iter().map(tablet).collect::<Result<Vec<_>>>()?;
@@ -135,9 +132,9 @@ impl Client {
         let mut fresh = LocationCache::default();
         fresh.learn(key, tablets.clone(), complete, Instant(u64::MAX));
         let mut caches = self.shared.locations.lock();
-        if generation(&caches) == generation_before {
-            caches.entry(table.id().to_string()).or_default().learn(key, tablets, complete, expires);
-        }
+        let cache = caches.entry(table.id().to_string()).or_default();
+        cache.note_lookup(now);
+        cache.learn_response(generation.unwrap_or_default(), key, tablets, complete, expires);
         match fresh.get(key, Instant(0)) {
             LocationLookup::Unknown => Err(Error::not_ready("the master returned no location for a key")),
             known => Ok(known),
@@ -151,6 +148,14 @@ impl Client {
         caches.get(table.id()).map_or(LocationLookup::Unknown, |cache| cache.get(key, now))
     }
 
+    /// Returns the cached tablet of the same partition, or `tablet` if the cache has none.
+    pub(super) fn newest_location(&self, table: &Table, tablet: Arc<TabletLocation>) -> Arc<TabletLocation> {
+        match self.located(table, &tablet.partition.start) {
+            LocationLookup::Tablet(found) if found.partition == tablet.partition => found,
+            _ => tablet,
+        }
+    }
+
     /// Drops a tablet from the location cache.
     pub(super) fn forget(&self, table_id: &str, tablet_id: &str) {
         if let Some(cache) = self.shared.locations.lock().get_mut(table_id) {
@@ -162,6 +167,16 @@ impl Client {
     pub(super) fn forget_all(&self, table_id: &str) {
         self.shared.locations.lock().entry(table_id.to_string()).or_default().forget_all();
         self.shared.locations_dropped.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Drops the gaps of a table from the location cache, and makes lookups in flight not cache theirs.
+    pub(super) fn forget_gaps(&self, table_id: &str) {
+        self.shared.locations.lock().entry(table_id.to_string()).or_default().forget_gaps();
+    }
+
+    /// Returns the time of the last location lookup of a table; `None` if there was none.
+    pub(super) fn looked_up(&self, table_id: &str) -> Option<Instant> {
+        self.shared.locations.lock().get(table_id).and_then(LocationCache::looked_up)
     }
 
     /// Returns how often the locations of a table were dropped. A tablet that was located before may be one of a

@@ -16,6 +16,7 @@ pub mod delimited;
 mod input;
 mod json_lines;
 mod parquet_rows;
+mod parquet_times;
 pub mod reader;
 
 pub use input::ImportInput;

@@ -1,9 +1,9 @@
 //! Reader of Parquet files.
 //!
 //! A value that the column cannot hold exactly makes its row bad: text too long, digits too many, a time finer than a
-//! microsecond. Nested columns are refused before a row is read.
+//! microsecond. Nested columns are refused before a row is read. Times of 96 bits: `parquet_times`.
 
-use arrow_array::{Array, ArrayRef, RecordBatch};
+use arrow_array::{Array, ArrayRef};
 use engine::error::{Error, Result};
 use engine::schema::row_block::{ColumnBlock, ColumnValues};
 use engine::schema::{ColumnSchema, TypeParameters};
@@ -15,10 +15,13 @@ use parquet::arrow::arrow_reader::{
 };
 use parquet::file::reader::ChunkReader;
 
+use crate::parquet_times::{SharedSource, WideTimes, exact_times};
 use crate::reader::{BLOCK_ROWS, ImportBlock, ImportRows, ImportTarget};
 
 pub struct ParquetReader {
     reader: ParquetRecordBatchReader,
+    /// Second reader of the same rows, if the file has times of 96 bits.
+    times: Option<WideTimes>,
     targets: Vec<usize>,
     rows: u64,
 }
@@ -33,7 +36,9 @@ impl ParquetReader {
         // Parquet's own types suffice. The Arrow schema that some writers embed is skipped, because its decoder panics
         // on corrupted input.
         let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
-        let builder = ParquetRecordBatchReaderBuilder::try_new_with_options(source, options).map_err(bad)?;
+        let source = SharedSource::new(source);
+        let builder = ParquetRecordBatchReaderBuilder::try_new_with_options(source.clone(), options);
+        let builder = builder.map_err(bad)?;
         let fields = builder.schema().fields().clone();
         let targets = table.columns(fields.iter().map(|field| field.name().as_str()))?;
         let taken = targets.iter().enumerate().filter_map(|(at, target)| target.map(|_| at));
@@ -46,44 +51,56 @@ impl ParquetReader {
             )));
         }
         let total = builder.metadata().file_metadata().num_rows().max(0) as u64;
+        let times = WideTimes::open(source, &builder, &taken).map_err(bad)?;
         let mask = ProjectionMask::roots(builder.parquet_schema(), taken);
         let reader = builder.with_projection(mask).with_batch_size(BLOCK_ROWS).build().map_err(bad)?;
-        Ok((ParquetReader { reader, targets: targets.into_iter().flatten().collect(), rows: 0 }, total))
+        let targets = targets.into_iter().flatten().collect();
+        Ok((ParquetReader { reader, times, targets, rows: 0 }, total))
     }
 
     pub(crate) fn next(&mut self, table: ImportTarget<'_>) -> Result<Option<ImportBlock>> {
         let Some(batch) = self.reader.next() else { return Ok(None) };
         let from = self.rows + 1;
-        let batch = batch.map_err(|error| Error::invalid(format!("near row {from}: {error}")))?;
+        let near = |error: Error| error.context(format!("near row {from}"));
+        let batch = batch.map_err(|error| near(Error::invalid(error.to_string())))?;
         self.rows += batch.num_rows() as u64;
+        let mut arrays = batch.columns().to_vec();
+        if let Some(times) = &mut self.times {
+            times.append(&mut arrays).map_err(near)?;
+        }
         let mut blocks = table.blocks(self.targets.iter().copied());
-        if self.convert(&batch, table, &mut blocks).is_ok() {
+        if self.convert(&arrays, table, &mut blocks).is_ok() {
             let tags = (from..=self.rows).collect();
             return Ok(Some((ImportRows { columns: blocks, tags }, Vec::new())));
         }
-        Ok(Some(self.row_by_row(&batch, from, table)))
+        Ok(Some(self.row_by_row(&arrays, from, table)))
     }
 
+    /// Converts the arrays of the columns taken, which those of [`WideTimes::append`] may follow.
     fn convert(
         &self,
-        batch: &RecordBatch,
+        arrays: &[ArrayRef],
         table: ImportTarget<'_>,
         blocks: &mut [Option<ColumnBlock>],
     ) -> Result<()> {
-        for (index, array) in self.targets.iter().zip(batch.columns()) {
-            blocks[*index] = Some(exact_block(array, &table.schema.columns()[*index], table)?);
+        for (at, (index, array)) in self.targets.iter().zip(arrays).enumerate() {
+            let column = &table.schema.columns()[*index];
+            let millis = self.times.as_ref().and_then(|times| times.millis(arrays, at));
+            let exact =
+                millis.map(|millis| exact_times(array, millis, column, table.truncate)).transpose()?;
+            blocks[*index] = Some(exact_block(exact.as_ref().unwrap_or(array), column, table)?);
         }
         Ok(())
     }
 
-    /// Separates the rows of a batch that cannot be stored.
-    fn row_by_row(&self, batch: &RecordBatch, from: u64, table: ImportTarget<'_>) -> ImportBlock {
+    /// Separates the rows that cannot be stored; the first one has the number `from`.
+    fn row_by_row(&self, arrays: &[ArrayRef], from: u64, table: ImportTarget<'_>) -> ImportBlock {
         let mut columns = table.blocks(self.targets.iter().copied());
         let (mut tags, mut bad) = (Vec::new(), Vec::new());
         let mut row = table.blocks(self.targets.iter().copied());
-        for at in 0..batch.num_rows() {
-            let tag = from + at as u64;
-            if let Err(error) = self.convert(&batch.slice(at, 1), table, &mut row) {
+        for (at, tag) in (from..=self.rows).enumerate() {
+            let cells: Vec<ArrayRef> = arrays.iter().map(|array| array.slice(at, 1)).collect();
+            if let Err(error) = self.convert(&cells, table, &mut row) {
                 bad.push((tag, error.message));
                 continue;
             }
@@ -103,6 +120,8 @@ fn exact_block(array: &ArrayRef, column: &ColumnSchema, table: ImportTarget<'_>)
     if needs_parsing(array.data_type(), column) {
         return parsed_block(array, column);
     }
+    // Order: a value that is out of range does not fit with --truncate either, which must not be advised then.
+    let block = column_to_block(array, column)?;
     if !table.truncate
         && let Some(value) = changed_value(array, column)?
     {
@@ -110,7 +129,6 @@ fn exact_block(array: &ArrayRef, column: &ColumnSchema, table: ImportTarget<'_>)
         let what = format!("{value} does not fit {ty}; give --truncate to cut digits off");
         return Err(Error::invalid(format!("column {name:?}: {what}")));
     }
-    let block = column_to_block(array, column)?;
     match column.ty.parameters() {
         TypeParameters::Length => varchars(block, column, table),
         TypeParameters::None | TypeParameters::Digits(_) => Ok(block),
@@ -145,7 +163,9 @@ mod tests {
     use std::sync::Arc;
 
     use arrow_array::types::Int32Type;
-    use arrow_array::{Float64Array, Int64Array, ListArray, StringArray, TimestampNanosecondArray};
+    use arrow_array::{
+        Float64Array, Int64Array, ListArray, RecordBatch, StringArray, TimestampNanosecondArray,
+    };
     use bytes::Bytes;
     use engine::schema::{DataType, Schema};
     use parquet::arrow::ArrowWriter;
@@ -203,6 +223,25 @@ mod tests {
         rows [1, 2, 3, 5]
         4: column "k": Cast error: Can't cast value 1099511627776 to type Int32
         6: column "day": "x" is not a DATE
+        "#);
+    }
+
+    #[test]
+    fn a_number_too_large_for_a_float_is_bad_whether_digits_may_be_cut_off_or_not() {
+        let columns =
+            vec![ColumnSchema::new(0, "k", DataType::Int64), ColumnSchema::new(1, "f", DataType::Float)];
+        let bytes = file(vec![
+            ("k", Arc::new(Int64Array::from(vec![1, 2, 3]))),
+            ("f", Arc::new(Float64Array::from(vec![0.1, 1e300, f64::INFINITY]))),
+        ]);
+        insta::assert_snapshot!(read(bytes.clone(), columns.clone(), &[], false), @r#"
+        rows [3]
+        1: column "f": 0.1 does not fit FLOAT; give --truncate to cut digits off
+        2: column "f": 1e300 does not fit FLOAT
+        "#);
+        insta::assert_snapshot!(read(bytes, columns, &[], true), @r#"
+        rows [1, 3]
+        2: column "f": 1e300 does not fit FLOAT
         "#);
     }
 

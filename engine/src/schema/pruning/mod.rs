@@ -3,6 +3,10 @@
 //! Predicates on the first columns of a key become bounds of encoded keys. A column that is fixed from below (or
 //! above) lets the next one count too. Hash dimensions whose columns are all fixed to a few values leave a few
 //! buckets.
+//!
+//! A partition schema is as of a time: a range that was added since may have more buckets, or hash by other columns.
+//! Keys that nothing narrows have no bounds, so that they include such a range. For narrowed keys the caller needs a
+//! partition schema that is not older than its tablets.
 
 use super::key::{decode_key_prefix, encode_cell, prefix_successor};
 use super::partition::{HashDimension, PartitionSchema, prefix, prefix_end};
@@ -104,7 +108,7 @@ fn upper_bound(columns: &[ColumnSchema], predicates: &[Predicate]) -> Option<Vec
 
 impl PartitionSchema {
     /// Returns the ranges of partition keys, ascending and disjoint, that contain every row which satisfies all
-    /// predicates and whose encoded primary key is in `keys`.
+    /// predicates and whose encoded primary key is in `keys`. One range without bounds if nothing narrows them.
     pub fn prune(
         &self,
         schema: &Schema,
@@ -124,6 +128,21 @@ impl PartitionSchema {
         let Some(of_predicates) = key_bounds(&columns, predicates) else { return Vec::new() };
         let of_keys = range_keys_of(schema, &columns, keys);
         let Some(bounds) = intersect(&of_predicates, &of_keys) else { return Vec::new() };
+        let mut hashes = self.custom.iter().map(|custom| &custom.hash).chain([&self.hash]);
+        let is_narrowed = |hash: &Vec<HashDimension>| narrowed_dimensions(hash, schema, predicates) > 0;
+        if bounds == PartitionRange::default() && !hashes.any(is_narrowed) {
+            return vec![PartitionRange::default()];
+        }
+        self.ranges_within(bounds, schema, predicates)
+    }
+
+    /// Returns the partition keys of rows that satisfy all predicates and whose range keys are within `bounds`.
+    fn ranges_within(
+        &self,
+        bounds: PartitionRange,
+        schema: &Schema,
+        predicates: &[Predicate],
+    ) -> Vec<PartitionRange> {
         let mut ranges = Vec::new();
         let mut from = bounds.lower.clone();
         for custom in &self.custom {
@@ -196,8 +215,11 @@ fn push_ranges(
     predicates: &[Predicate],
     out: &mut Vec<PartitionRange>,
 ) {
+    // The range key follows the buckets. Without bounds of it, dimensions after the last narrowed one bound nothing.
+    let is_unbounded = *range == PartitionRange::default();
+    let count = if is_unbounded { narrowed_dimensions(hash, schema, predicates) } else { hash.len() };
     let mut prefixes: Vec<Vec<u32>> = vec![Vec::new()];
-    for dimension in hash {
+    for dimension in &hash[..count] {
         let buckets = buckets(dimension, schema, predicates);
         let grow = |before: &Vec<u32>| {
             let before = before.clone();
@@ -225,6 +247,13 @@ fn merged(mut ranges: Vec<PartitionRange>) -> Vec<PartitionRange> {
         }
     }
     merged
+}
+
+/// Returns the number of dimensions up to the last one of whose buckets the predicates leave only some.
+fn narrowed_dimensions(hash: &[HashDimension], schema: &Schema, predicates: &[Predicate]) -> usize {
+    let is_narrowed =
+        |dimension: &HashDimension| buckets(dimension, schema, predicates).len() < dimension.buckets as usize;
+    hash.iter().rposition(is_narrowed).map_or(0, |last| last + 1)
 }
 
 /// Returns the buckets of rows that satisfy the predicates, ascending.

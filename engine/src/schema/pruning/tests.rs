@@ -133,3 +133,28 @@ fn equality_leaves_one_bucket() {
     assert_eq!(count(&[pin(1, b"x")]), 100, "one range in each bucket");
     assert_eq!(count(&[pin(0, &[1]), pin(0, &[2])]), 0);
 }
+
+#[test]
+fn keys_that_nothing_narrows_include_ranges_of_more_buckets() {
+    let hash = |column, buckets| HashDimension { columns: vec![ColumnId(column)], buckets, seed: 0 };
+    let mut partition = PartitionSchema {
+        hash: vec![hash(0, 2), hash(1, 3)],
+        range_columns: vec![ColumnId(2)],
+        custom: vec![],
+    };
+    let pin = |column, cell: &[u8]| Predicate::new(ColumnId(column), PredicateKind::Equal(cell.to_vec()));
+    let prune = |partition: &PartitionSchema, predicates: &[Predicate]| {
+        partition.prune(&schema(), predicates, &PartitionRange::default())
+    };
+    let (a, b, c) = (pin(0, &[1]), pin(1, b"x"), pin(2, &[1]));
+    assert_eq!(prune(&partition, &[]), [PartitionRange::default()]);
+    // The buckets of the second dimension bound nothing.
+    let bucket = buckets(&partition.hash[0], &schema(), std::slice::from_ref(&a));
+    let of_bucket = PartitionRange { lower: prefix(&bucket), upper: prefix_end(&bucket) };
+    assert_eq!(prune(&partition, std::slice::from_ref(&a)), [of_bucket]);
+    let counts = [&[b.clone()][..], &[a, b], &[c]].map(|predicates| prune(&partition, predicates).len());
+    assert_eq!(counts, [2, 1, 6]);
+    let range = PartitionRange { lower: vec![0x80], upper: vec![0x82] };
+    partition.set_custom(&range, vec![hash(0, 8), hash(1, 3)]);
+    assert_eq!(prune(&partition, &[]), [PartitionRange::default()]);
+}

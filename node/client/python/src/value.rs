@@ -1,7 +1,8 @@
 //! Python values as cells of a column.
 //!
-//! Nothing is converted that could lose or change a value: an integer outside the column's range, a float for a
-//! DECIMAL, a `datetime` without a time zone and text for a number are errors.
+//! Nothing is converted that could lose or change a value: an integer outside the column's range, an integer that a
+//! FLOAT or DOUBLE cannot hold exactly, a float for a DECIMAL, a `datetime` without a time zone and text for a number
+//! are errors. Only floats for a FLOAT are rounded, unless they would become infinite.
 
 use engine::schema::{ColumnSchema, PhysicalType, ValueKind};
 use nyala_client::cell_text::parse_cell;
@@ -40,8 +41,8 @@ fn plain(value: &Bound<'_, PyAny>, column: &ColumnSchema, out: &mut Vec<u8>) -> 
         PhysicalType::Bool => {
             put(&value.cast::<PyBool>().map_err(|_| unfit(value, column))?.is_true(), column, out)
         }
-        PhysicalType::Float => put(&(float(value, column)? as f32), column, out),
-        PhysicalType::Double => put(&float(value, column)?, column, out),
+        PhysicalType::Float => put(&float(value, column, |number| number as f32)?, column, out),
+        PhysicalType::Double => put(&float(value, column, |number| number)?, column, out),
         PhysicalType::Binary => put(&bytes(value, column)?, column, out),
         PhysicalType::Uint8
         | PhysicalType::Uint16
@@ -77,12 +78,35 @@ where
         .map_err(|_| mismatch(&column.name, format!("{value} does not fit {}", column.type_name())))
 }
 
-fn float(value: &Bound<'_, PyAny>, column: &ColumnSchema) -> PyResult<f64> {
+/// Extracts a number and rounds it to the column's type. An integer must stay the same, and a finite number finite.
+fn float<T>(value: &Bound<'_, PyAny>, column: &ColumnSchema, round: impl Fn(f64) -> T) -> PyResult<T>
+where
+    T: Copy + Into<f64>,
+{
     let is_number = value.is_instance_of::<PyFloat>() || value.is_instance_of::<PyInt>();
     if value.is_instance_of::<PyBool>() || (!is_number && !value.hasattr("__float__")?) {
         return Err(unfit(value, column));
     }
-    value.extract().map_err(|_| unfit(value, column))
+    let number: f64 = value.extract().map_err(|_| unfit(value, column))?;
+    let rounded = round(number);
+    let stored: f64 = rounded.into();
+    let is_kept = match exact_integer(value)? {
+        Some(integer) => integer.eq(stored)?,
+        None => stored.is_finite() || !number.is_finite(),
+    };
+    if is_kept {
+        return Ok(rounded);
+    }
+    Err(mismatch(&column.name, format!("{value} does not fit {}", column.type_name())))
+}
+
+/// Returns an integer of Python or NumPy as one of Python, which compares exactly with floats; `None` for a float.
+fn exact_integer<'py>(value: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    if value.is_instance_of::<PyFloat>() || !value.hasattr("__index__")? {
+        return Ok(None);
+    }
+    // Arrays of NumPy have the method, and fail if they are no integers.
+    Ok(value.call_method0("__index__").ok())
 }
 
 fn bytes(value: &Bound<'_, PyAny>, column: &ColumnSchema) -> PyResult<Vec<u8>> {

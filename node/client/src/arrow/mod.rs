@@ -21,8 +21,9 @@ use arrow_buffer::{BooleanBuffer, Buffer, NullBuffer, OffsetBuffer, ScalarBuffer
 use arrow_schema::{Field, Schema as ArrowSchema, SchemaRef};
 use bytes::Bytes;
 use engine::error::{Error, Result};
+use engine::schema::key::{DATE_MAX, DATE_MIN};
 use engine::schema::row_block::{Bitmap, ColumnBlock, ColumnValues, RowBlock};
-use engine::schema::{ColumnSchema, PhysicalType, TypeParameters, ValueKind};
+use engine::schema::{ColumnSchema, PhysicalType, TypeParameters, ValueKind, format_cell};
 
 use super::cell_text::too_long;
 use nyala_proto::kudu::ColumnarRowBlockPb;
@@ -210,15 +211,31 @@ impl ReplyColumn {
 /// Converts an array to the cells of a column. The array is cast to the column's type first; a text that is longer than
 /// its VARCHAR column stays as it is.
 ///
-/// Fails with `Invalid` if the cast fails: for a value out of range, or NULL in a NOT NULL column.
+/// Fails with `Invalid` if the cast fails: for a value out of range, or NULL in a NOT NULL column. A double that would
+/// become infinite as a FLOAT is out of range, and so is a DATE outside the years 1 to 9999.
 pub fn column_to_block(array: &ArrayRef, column: &ColumnSchema) -> Result<ColumnBlock> {
-    let block = cast_to(array, column).and_then(|cast| to_block(&cast, column));
-    block.map_err(|reason| Error::invalid(format!("column {:?}: {reason}", column.name)))
+    let block = cast_to(array, column).and_then(|cast| {
+        let is_rounded = exact::is_rounded(array, column);
+        match is_rounded.then(|| exact::first_infinite(array, &cast)).flatten() {
+            Some(value) => Err(format!("{value} does not fit {}", column.type_name())),
+            None => to_block(&cast, column),
+        }
+    });
+    let checked = block.and_then(|block| check_dates(&block, column).map(|()| block));
+    checked.map_err(|reason| Error::invalid(format!("column {:?}: {reason}", column.name)))
 }
 
-/// Converts an array to the cells of a column to write. Fails for a text that is too long and for a value that the cast
-/// would change, too. The error is the reason alone.
+/// Converts an array to the cells of a column to write. Fails as [`column_block`] does, and for a DATE outside the
+/// years 1 to 9999. The error is the reason alone.
 pub(crate) fn written_block(array: &ArrayRef, column: &ColumnSchema) -> Result<ColumnBlock, String> {
+    let block = column_block(array, column)?;
+    check_dates(&block, column)?;
+    Ok(block)
+}
+
+/// Returns an array as a column of a table. Fails for a text that is too long and for a value that the cast would
+/// change, too. The error is the reason alone.
+pub fn column_block(array: &ArrayRef, column: &ColumnSchema) -> Result<ColumnBlock, String> {
     let array = &exact::unpacked(array)?;
     if needs_parsing(array.data_type(), column) {
         return exact::parse(array, column);
@@ -235,11 +252,6 @@ pub(crate) fn written_block(array: &ArrayRef, column: &ColumnSchema) -> Result<C
     to_block(&cast, column)
 }
 
-/// Returns an array as a column of a table.
-pub fn column_block(array: &ArrayRef, column: &ColumnSchema) -> Result<ColumnBlock, String> {
-    written_block(array, column)
-}
-
 fn to_block(cast: &ArrayRef, column: &ColumnSchema) -> Result<ColumnBlock, String> {
     let values = block_values(cast, column).ok_or("a value is out of range")?;
     let validity = column.nullable.then(|| match cast.nulls() {
@@ -251,6 +263,24 @@ fn to_block(cast: &ArrayRef, column: &ColumnSchema) -> Result<ColumnBlock, Strin
         }
     });
     Ok(ColumnBlock { values, validity })
+}
+
+/// Fails if a DATE is outside the years 1 to 9999. Arrow's type has more days, and so has a cell: as in Apache Kudu the
+/// client checks, and the server takes what it gets.
+fn check_dates(block: &ColumnBlock, column: &ColumnSchema) -> Result<(), String> {
+    if column.ty.kind() != ValueKind::Date {
+        return Ok(());
+    }
+    let day = |cell: &[u8]| i32::from_le_bytes(cell.try_into().expect("a DATE has four bytes"));
+    let mut days = (0..block.len()).filter_map(|row| block.cell(row)).map(day);
+    match days.find(|day| !(DATE_MIN..=DATE_MAX).contains(day)) {
+        None => Ok(()),
+        Some(day) => {
+            let date = |day: i32| format_cell(column.ty, column.attributes, &day.to_le_bytes());
+            let range = format!("{} to {}", date(DATE_MIN), date(DATE_MAX));
+            Err(format!("{} does not fit {} ({range})", date(day), column.type_name()))
+        }
+    }
 }
 
 /// Fails if a text of a VARCHAR column has more characters than the column takes.

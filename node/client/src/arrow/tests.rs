@@ -180,6 +180,42 @@ fn a_value_that_the_cast_would_change_is_not_written() {
 }
 
 #[test]
+fn a_date_outside_the_years_1_to_9999_is_not_written() {
+    let days = |days: Vec<Option<i32>>| PrimitiveArray::<Date32Type>::from(days);
+    let cases = [
+        written(days(vec![Some(-719_162), None, Some(2_932_896)]), DataType::Date),
+        written(days(vec![Some(0), Some(2_932_897)]), DataType::Date),
+        written(days(vec![Some(-719_163)]), DataType::Date),
+        written(days(vec![Some(i32::MIN)]), DataType::Date),
+        written(PrimitiveArray::<Int32Type>::from(vec![i32::MAX]), DataType::Int32),
+    ];
+    insta::assert_snapshot!(cases.join("\n"), @r"
+    0001-01-01 NULL 9999-12-31
+    10000-01-01 does not fit DATE (0001-01-01 to 9999-12-31)
+    0000-12-31 does not fit DATE (0001-01-01 to 9999-12-31)
+    -5877641-06-23 does not fit DATE (0001-01-01 to 9999-12-31)
+    2147483647
+    ");
+    // A constant that no cell has is left to the evaluation of a filter.
+    let beyond: ArrayRef = Arc::new(days(vec![Some(2_932_897)]));
+    assert!(column_to_block(&beyond, &column(DataType::Date)).is_err());
+    // A table may have it from another client, so a restore writes it.
+    let block = column_block(&beyond, &column(DataType::Date)).expect("a DATE of a table");
+    assert_eq!(block.cell(0), Some(&2_932_897_i32.to_le_bytes()[..]));
+}
+
+#[test]
+fn a_double_that_would_be_infinite_is_out_of_range() {
+    let block = |double: f64| {
+        let array: ArrayRef = Arc::new(Float64Array::from(vec![0.1, double]));
+        column_to_block(&array, &column(DataType::Float)).map_err(|error| error.message)
+    };
+    assert_eq!(block(1e300).expect_err("too large"), "column \"c\": 1e300 does not fit FLOAT");
+    let infinite = block(f64::INFINITY).expect("infinity is a FLOAT");
+    assert_eq!(infinite.cell(1), Some(&f32::INFINITY.to_le_bytes()[..]));
+}
+
+#[test]
 fn text_and_dictionaries_are_written_as_their_values() {
     let days = StringArray::from(vec![Some("2020-02-29"), None]);
     let words: arrow_array::DictionaryArray<Int8Type> =

@@ -1,7 +1,9 @@
 //! Writer of structs and record batches into one table.
 
-use arrow_array::RecordBatch;
+use arrow_array::{ArrayRef, RecordBatch};
 use engine::error::{Error, ErrorKind};
+use engine::schema::ColumnSchema;
+use engine::schema::row_block::ColumnBlock;
 use engine::schema::row_ops::{ClientCell, RowOpKind};
 
 use super::super::error::{ClientError, ClientResult, RefusedRow, RefusedRows, SchemaMismatch};
@@ -118,11 +120,26 @@ impl TableWriter {
     /// [`ClientError::SchemaMismatch`], and no row of the batch was buffered. After another error some of its rows may
     /// be written; all of them are numbered.
     pub async fn write_batch(&mut self, kind: RowOpKind, batch: &RecordBatch) -> ClientResult<()> {
+        self.write_arrays(kind, batch, arrow::written_block).await
+    }
+
+    /// Buffers all rows of a record batch that a table had, as [`TableWriter::write_batch`] does. A DATE outside the
+    /// years 1 to 9999 is written, too: servers take any number of days, so another client may have written it.
+    pub async fn restore_batch(&mut self, kind: RowOpKind, batch: &RecordBatch) -> ClientResult<()> {
+        self.write_arrays(kind, batch, arrow::column_block).await
+    }
+
+    async fn write_arrays(
+        &mut self,
+        kind: RowOpKind,
+        batch: &RecordBatch,
+        to_block: fn(&ArrayRef, &ColumnSchema) -> Result<ColumnBlock, String>,
+    ) -> ClientResult<()> {
         let mut columns = vec![None; self.table.schema().columns().len()];
         let schema = batch.schema();
         for (field, array) in schema.fields().iter().zip(batch.columns()) {
             let target = column_index(&self.table, field.name())?;
-            let block = arrow::written_block(array, &self.table.schema().columns()[target]);
+            let block = to_block(array, &self.table.schema().columns()[target]);
             columns[target] = Some(block.map_err(|reason| {
                 SchemaMismatch::of_column(field.name(), reason).in_table(self.table.name(), None)
             })?);
