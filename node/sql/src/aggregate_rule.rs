@@ -23,7 +23,6 @@ use datafusion::physical_expr::PhysicalExpr;
 use datafusion::physical_expr::aggregate::AggregateFunctionExpr;
 use datafusion::physical_expr::expressions::{CastExpr, Column, Literal};
 use datafusion::physical_optimizer::PhysicalOptimizerRule;
-use datafusion::physical_optimizer::optimizer::PhysicalOptimizer;
 use datafusion::physical_plan::aggregates::{AggregateExec, AggregateMode};
 use datafusion::physical_plan::coop::CooperativeExec;
 use datafusion::physical_plan::repartition::RepartitionExec;
@@ -31,6 +30,7 @@ use datafusion::physical_plan::{ExecutionPlan, Partitioning};
 use nyala_client::{AggregationSpec, ColumnAggregate, ScanSpec};
 
 use super::aggregate::{TabletAggregateExec, is_convertible};
+use super::filter_barrier::Rule;
 use super::scan::{TabletScan, TabletScanExec};
 
 /// The rule after which the last plan is checked.
@@ -39,12 +39,10 @@ const LAST_RULE: &str = "SanityCheckPlan";
 #[derive(Debug)]
 struct AggregateOnServers;
 
-/// Returns DataFusion's rules and this one.
-pub(crate) fn rules() -> Vec<Arc<dyn PhysicalOptimizerRule + Send + Sync>> {
-    let mut rules = PhysicalOptimizer::new().rules;
+/// Adds this rule to the others.
+pub(crate) fn add(rules: &mut Vec<Rule>) {
     let at = rules.iter().position(|rule| rule.name() == LAST_RULE).unwrap_or(rules.len());
     rules.insert(at, Arc::new(AggregateOnServers));
-    rules
 }
 
 impl PhysicalOptimizerRule for AggregateOnServers {

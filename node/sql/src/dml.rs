@@ -10,9 +10,13 @@
 
 use std::collections::BTreeSet;
 
-use datafusion::arrow::array::RecordBatch;
-use datafusion::arrow::compute::{CastOptions, cast_with_options};
-use datafusion::arrow::datatypes::{Field, Schema as ArrowSchema};
+use datafusion::arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
+use datafusion::arrow::compute::{CastOptions, cast, cast_with_options};
+use datafusion::arrow::datatypes::{
+    DataType as ArrowType, Field, Float32Type, Float64Type, Schema as ArrowSchema,
+};
+use datafusion::arrow::error::ArrowError;
+use datafusion::arrow::util::display::array_value_to_string;
 use datafusion::logical_expr::sqlparser::ast::{
     AssignmentTarget, ConflictTarget, Delete, Expr, FromTable, Ident, Insert, OnConflictAction, OnInsert,
     Query, SelectItem, SetExpr, Statement as SqlStatement, TableFactor, TableObject, TableWithJoins, Update,
@@ -304,19 +308,61 @@ async fn discarded(writer: TableWriter, error: SqlError) -> SqlError {
 fn assigned(batch: &RecordBatch, table: &Table, names: &[String]) -> SqlResult<RecordBatch> {
     let mut fields = Vec::with_capacity(names.len());
     let mut arrays = Vec::with_capacity(names.len());
-    let options = CastOptions { safe: false, ..CastOptions::default() };
     for (array, name) in batch.columns().iter().zip(names) {
         let column = definitions::find(table.schema(), name, table.name())?;
-        let wanted = arrow_type(column);
-        let cast = float_literals::nearest(array, &wanted);
-        let cast = cast.unwrap_or_else(|| cast_with_options(array, &wanted, &options)).map_err(|error| {
+        let assigned = assigned_column(array, column).map_err(|reason| {
             let place = format!("table {}, column {name:?}", table.name());
-            SqlError::with_state(state::BAD_VALUE, format!("{place}: {error}"))
+            SqlError::with_state(state::BAD_VALUE, format!("{place}: {reason}"))
         })?;
-        fields.push(Field::new(name, cast.data_type().clone(), true));
-        arrays.push(cast);
+        fields.push(Field::new(name, assigned.data_type().clone(), true));
+        arrays.push(assigned);
     }
     Ok(RecordBatch::try_new(ArrowSchema::new(fields).into(), arrays)?)
+}
+
+/// Casts an array to the type of a column. The error is the reason alone.
+fn assigned_column(array: &ArrayRef, column: &ColumnSchema) -> Result<ArrayRef, String> {
+    let wanted = arrow_type(column);
+    let options = CastOptions { safe: false, ..CastOptions::default() };
+    let assigned = float_literals::nearest(array, &wanted);
+    let assigned = assigned.unwrap_or_else(|| cast_with_options(array, &wanted, &options));
+    let assigned = assigned.map_err(|error| error.to_string())?;
+    if let Some(value) = first_infinite(array, &assigned) {
+        return Err(format!("{value:e} is out of range for {}", column.type_name()));
+    }
+    match first_fraction(array, &assigned).map_err(|error| error.to_string())? {
+        Some(value) => {
+            Err(format!("{value} does not fit {}; ROUND or CAST it in the query", column.type_name()))
+        }
+        None => Ok(assigned),
+    }
+}
+
+/// Returns the first DOUBLE that has become an infinite REAL. Arrow's cast makes one of a number that is too large.
+fn first_infinite(array: &ArrayRef, assigned: &ArrayRef) -> Option<f64> {
+    let doubles = array.as_primitive_opt::<Float64Type>()?;
+    let reals = assigned.as_primitive_opt::<Float32Type>()?;
+    let mut pairs = doubles.iter().zip(reals).filter_map(|(double, real)| double.zip(real));
+    pairs.find(|(double, real)| double.is_finite() && real.is_infinite()).map(|(double, _)| double)
+}
+
+/// Returns the first number with a fraction, as text, if integers are assigned. Arrow's cast cuts the fraction off.
+fn first_fraction(array: &ArrayRef, assigned: &ArrayRef) -> Result<Option<String>, ArrowError> {
+    let is_decimal = matches!(array.data_type(), ArrowType::Decimal128(..) | ArrowType::Decimal256(..));
+    let row = if !assigned.data_type().is_integer() {
+        None
+    } else if is_decimal {
+        let whole = cast(assigned, array.data_type())?;
+        let differs = |row: &usize| whole.slice(*row, 1).as_ref() != array.slice(*row, 1).as_ref();
+        (whole.as_ref() != array.as_ref()).then(|| (0..array.len()).find(differs)).flatten()
+    } else if array.data_type().is_floating() {
+        let doubles = cast(array, &ArrowType::Float64)?;
+        let mut doubles = doubles.as_primitive::<Float64Type>().iter();
+        doubles.position(|double| double.is_some_and(|double| double.fract() != 0.0))
+    } else {
+        None
+    };
+    row.map(|row| array_value_to_string(array, row)).transpose()
 }
 
 /// Says what to do about rows that were refused.
@@ -336,8 +382,8 @@ pub(crate) fn explained(error: ClientError) -> SqlError {
 mod tests {
     use std::sync::Arc;
 
-    use datafusion::arrow::array::Int32Array;
-    use datafusion::arrow::datatypes::DataType as ArrowType;
+    use datafusion::arrow::array::{Decimal128Array, Float64Array, Int32Array, Int64Array};
+    use engine::schema::DataType;
     use node::server::cluster::{Cluster, ClusterConfig};
     use node::server::flags::Flags;
     use nyala_client::ClientConfig;
@@ -367,6 +413,33 @@ mod tests {
     fn batch(keys: Vec<i32>) -> RecordBatch {
         let schema = ArrowSchema::new(vec![Field::new("k", ArrowType::Int32, false)]);
         RecordBatch::try_new(schema.into(), vec![Arc::new(Int32Array::from(keys))]).expect("one column")
+    }
+
+    /// Returns what a column gets for an array.
+    fn cells(array: impl Array + 'static, ty: DataType) -> Result<String, String> {
+        let array: ArrayRef = Arc::new(array);
+        let assigned = assigned_column(&array, &ColumnSchema::new(0, "c", ty).nullable())?;
+        let cell = |row| array_value_to_string(&assigned, row).expect("a printable type");
+        Ok((0..assigned.len()).map(cell).collect::<Vec<_>>().join(" "))
+    }
+
+    #[test]
+    fn a_number_that_would_become_another_is_not_assigned() {
+        let decimals = |values: Vec<i128>| {
+            Decimal128Array::from(values).with_precision_and_scale(9, 2).expect("a type of decimals")
+        };
+        let ok = |cells: &str| Ok(cells.to_string());
+        assert_eq!(cells(Float64Array::from(vec![Some(2.0), Some(-0.0), None]), DataType::Int64), ok("2 0 "));
+        assert_eq!(cells(decimals(vec![1200, -700]), DataType::Int32), ok("12 -7"));
+        assert_eq!(cells(Float64Array::from(vec![0.1, f64::INFINITY]), DataType::Float), ok("0.1 inf"));
+        assert_eq!(cells(Int64Array::from(vec![7]), DataType::Double), ok("7.0"));
+
+        let refused = |cells: Result<String, String>| cells.expect_err("another number");
+        let fraction = |value| format!("{value} does not fit INT32; ROUND or CAST it in the query");
+        assert_eq!(refused(cells(Float64Array::from(vec![2.0, 2.5]), DataType::Int32)), fraction("2.5"));
+        assert_eq!(refused(cells(decimals(vec![1200, 1275]), DataType::Int32)), fraction("12.75"));
+        let large = Float64Array::from(vec![0.5, 1e300]);
+        assert_eq!(refused(cells(large, DataType::Float)), "1e300 is out of range for FLOAT");
     }
 
     #[tokio::test(start_paused = true)]

@@ -21,7 +21,7 @@ use super::error::{SqlError, SqlResult, state};
 use super::partition::table_name;
 use super::pg_catalog::PgCatalog;
 use super::script::{Body, Clauses, Parsed};
-use super::session::{Session, timestamp};
+use super::session::{Session, result_schema, timestamp};
 use super::snapshot::{PlanOptions, ReadOptions, Snapshot};
 use super::{ddl, describe, dml, show_create, unfinished};
 
@@ -171,7 +171,7 @@ impl Executor {
         let Body::Sql(statement) = &parsed.body else { return Ok(None) };
         if is_query(statement) {
             let frame = self.frame(statement.clone(), &parsed.clauses).await?;
-            return Ok(Some(Arc::new(frame.schema().as_arrow().clone())));
+            return result_schema(frame).map(Some);
         }
         match statement {
             Statement::Statement(sql) if is_description(sql) => {
@@ -277,8 +277,9 @@ impl Executor {
         }
         let session = self.session(clauses).await?;
         let query = Statement::Statement(Box::new(SqlStatement::Query(query.clone())));
-        let schema = session.frame(query.clone()).await?.schema().as_arrow().clone();
-        let created = unfinished::create(&self.client, create, clauses.clone(), schema.clone()).await?;
+        let schema = result_schema(session.frame(query.clone()).await?)?;
+        let created =
+            unfinished::create(&self.client, create, clauses.clone(), schema.as_ref().clone()).await?;
         let Some((table, unfinished)) = created else { return Ok(Answer::Done(Command::CreateTable)) };
         let columns = schema.fields().iter().map(|field| field.name().clone()).collect();
         let write = dml::Write { table, kind: nyala_client::RowOpKind::Insert, columns, query };

@@ -15,7 +15,7 @@
 //! A statement has a session of its own: it opens its tables when it is planned, and reads all tablets of all tables at
 //! one snapshot timestamp. Writes are planned as the query that yields their rows. DataFusion's own plans of UPDATE and
 //! DELETE are not used, because they lose conditions (apache/datafusion#24654). `float_literals` makes a literal with a
-//! fraction a DOUBLE where it is beside one.
+//! fraction a DOUBLE where it is beside one. `filter_barrier` keeps filters from columns that have the name of theirs.
 //!
 //! `serve` speaks the Postgres protocol and Arrow Flight SQL. `embedded` runs a cluster in a directory, by the program
 //! `nyala`: this crate contains no server.
@@ -33,6 +33,7 @@ mod error;
 mod executor;
 mod file_writer;
 mod filter;
+mod filter_barrier;
 mod float_literals;
 mod guard;
 pub mod interactive;

@@ -2,9 +2,11 @@
 
 use std::sync::Arc;
 
+use datafusion::arrow::datatypes::SchemaRef;
 use datafusion::execution::context::SQLOptions;
 use datafusion::execution::runtime_env::RuntimeEnv;
 use datafusion::execution::session_state::SessionStateBuilder;
+use datafusion::logical_expr::LogicalPlan;
 use datafusion::prelude::{DataFrame, SessionConfig, SessionContext};
 use datafusion::sql::parser::Statement;
 use engine::schema::{ColumnSchema, DataType, TypeAttributes, format_cell};
@@ -14,6 +16,7 @@ use nyala_client::cell_text::parse_cell;
 use super::aggregate_rule;
 use super::catalog::{CATALOG, ClusterCatalog, ClusterSchema, SCHEMA};
 use super::error::{SqlError, SqlResult};
+use super::filter_barrier;
 use super::float_literals;
 use super::pg_catalog::PgCatalog;
 use super::script::AsOf;
@@ -38,15 +41,19 @@ impl Session {
         table_names: Vec<String>,
         pg_catalog: Option<PgCatalog>,
     ) -> Session {
-        let config = config(plan);
-        let mut builder =
-            SessionStateBuilder::new().with_config(config).with_runtime_env(runtime).with_default_features();
+        let mut rules = filter_barrier::rules();
         // Tablets of this process are read without calls, so nothing is gained there.
         let is_remote = client.config().local_tablets.is_none();
         if plan.server_aggregation && is_remote {
-            builder = builder.with_physical_optimizer_rules(aggregate_rule::rules());
+            aggregate_rule::add(&mut rules);
         }
-        let context = SessionContext::new_with_state(builder.build());
+        let state = SessionStateBuilder::new()
+            .with_config(config(plan))
+            .with_runtime_env(runtime)
+            .with_default_features()
+            .with_physical_optimizer_rules(rules)
+            .build();
+        let context = SessionContext::new_with_state(state);
         let schema = Arc::new(ClusterSchema::new(client, read, table_names));
         context.register_catalog(
             CATALOG,
@@ -64,6 +71,18 @@ impl Session {
         options.verify_plan(&plan)?;
         Ok(self.context.execute_logical_plan(plan).await?)
     }
+}
+
+/// Returns the columns of a query's result. Until the analyzer has unified types, CASE and UNION have that of their
+/// first part: the schema of the frame is not that of its rows.
+pub(crate) fn result_schema(frame: DataFrame) -> SqlResult<SchemaRef> {
+    let (state, plan) = frame.into_parts();
+    let plan = match plan {
+        // The columns of EXPLAIN do not depend on the plan that it shows.
+        LogicalPlan::Explain(_) | LogicalPlan::Analyze(_) => plan,
+        plan => state.analyzer().execute_and_check(plan, state.config_options(), |_, _| {})?,
+    };
+    Ok(plan.schema().inner().clone())
 }
 
 /// Returns the configuration of the planner.

@@ -13,8 +13,8 @@ use nyala_common::env::os::{OsEnv, OsOptions};
 use nyala_sql::{Format, Shell};
 
 /// Transcripts, in the order in which they run.
-const TRANSCRIPTS: [&str; 9] =
-    ["ddl", "select", "write", "conditions", "floats", "aggregates", "snapshot", "errors", "copy"];
+const TRANSCRIPTS: [&str; 10] =
+    ["ddl", "select", "joins", "write", "conditions", "floats", "aggregates", "snapshot", "errors", "copy"];
 
 async fn cluster(dir: &std::path::Path) -> Cluster {
     let env = OsEnv::new(&OsOptions::default()).expect("this machine");

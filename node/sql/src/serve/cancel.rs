@@ -93,9 +93,9 @@ impl Cancellation {
         token
     }
 
-    /// Ends the message: a cancel request that comes now has nothing to cancel.
-    pub(super) fn end(&self) {
-        self.lock().take();
+    /// Ends the message: a cancel request that comes now has nothing to cancel. Returns false if one came before.
+    pub(super) fn end(&self) -> bool {
+        self.lock().take().is_some()
     }
 
     fn cancel(&self) {
@@ -128,10 +128,11 @@ mod tests {
         cancels.on_cancel_request(request(6)).await;
         assert!(!token.is_cancelled());
         cancels.on_cancel_request(request(5)).await;
-        assert!(token.is_cancelled());
-        connection.end();
+        assert!(token.is_cancelled() && !connection.end());
+        let token = connection.begin();
+        assert!(connection.end());
         cancels.on_cancel_request(request(5)).await;
-        assert!(!connection.begin().is_cancelled());
+        assert!(!token.is_cancelled());
         drop(registration);
         assert!(cancels.lock().is_empty());
     }

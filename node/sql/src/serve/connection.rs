@@ -14,6 +14,7 @@ use pgwire::messages::{PgWireBackendMessage, PgWireFrontendMessage, SslNegotiati
 use pgwire::tokio::server::{PgWireMessageServerCodec, process_error, process_message};
 use tokio::io::DuplexStream;
 use tokio_util::codec::Framed;
+use tokio_util::sync::CancellationToken;
 
 use super::cancel::Cancellation;
 use super::encryption;
@@ -69,7 +70,8 @@ async fn open(
     let mut socket = Framed::new(pipe, PgWireMessageServerCodec::new(client));
     let executor = Arc::new(shared.access.common_executor().map_or_else(OnceLock::new, OnceLock::from));
     let startup = Startup::new(shared, cancellation.clone(), executor.clone(), place, is_acceptable);
-    let query = QueryHandler::new(executor, StatementLimits::new(config.message_bytes_max));
+    let limits = StatementLimits::new(config.message_bytes_max);
+    let query = QueryHandler::new(executor, limits, cancellation.clone());
     let handlers = Handlers { startup: Arc::new(startup), query: Arc::new(query) };
     if let Ok(true) = start(shared, &mut socket, &handlers).await {
         return Some((socket, handlers, cancellation));
@@ -137,7 +139,7 @@ async fn answer(
         };
         let is_extended = message.is_extended_query();
         let is_sync = matches!(message, PgWireFrontendMessage::Sync(_));
-        let token = cancellation.begin();
+        let token = token_of(&message, cancellation);
         let handled = tokio::select! {
             biased;
             () = token.cancelled() => Err(PgWireError::QueryCanceled),
@@ -161,6 +163,15 @@ async fn answer(
         }
     }
     farewell(socket).await
+}
+
+/// Returns the token that cancels a message. No cancel request ends one that only sends complete replies: its error
+/// would come after the reply, and the client would wait for another end of it.
+fn token_of(message: &PgWireFrontendMessage, cancellation: &Cancellation) -> CancellationToken {
+    match message {
+        PgWireFrontendMessage::Sync(_) | PgWireFrontendMessage::Flush(_) => cancellation.closed().clone(),
+        _ => cancellation.begin(),
+    }
 }
 
 /// Says why the connection ends, to a client that still listens.
@@ -187,4 +198,37 @@ async fn process(
         shared.cancels.clone(),
     )
     .await
+}
+
+#[cfg(test)]
+mod tests {
+    use pgwire::api::cancel::CancelHandler;
+    use pgwire::messages::cancel::CancelRequest;
+    use pgwire::messages::extendedquery::{Flush, Sync as SyncMessage};
+    use pgwire::messages::simplequery::Query;
+    use pgwire::messages::startup::SecretKey;
+
+    use super::super::cancel::Cancels;
+    use super::*;
+
+    #[tokio::test]
+    async fn a_message_that_only_sends_replies_ends_with_the_connection_alone() {
+        let cancels = Arc::new(Cancels::default());
+        let connection = cancels.connection();
+        let _registration = cancels.register(7, SecretKey::I32(5), connection.clone());
+        let cancel = || cancels.on_cancel_request(CancelRequest::new(7, SecretKey::I32(5)));
+
+        let query = PgWireFrontendMessage::Query(Query::new("SELECT 1".to_string()));
+        let running = token_of(&query, &connection);
+        cancel().await;
+        assert!(running.is_cancelled());
+        connection.end();
+
+        let sync = token_of(&PgWireFrontendMessage::Sync(SyncMessage::new()), &connection);
+        let flush = token_of(&PgWireFrontendMessage::Flush(Flush::new()), &connection);
+        cancel().await;
+        assert!(!sync.is_cancelled() && !flush.is_cancelled());
+        connection.close();
+        assert!(sync.is_cancelled() && flush.is_cancelled());
+    }
 }

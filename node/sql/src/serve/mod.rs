@@ -5,7 +5,7 @@
 //!    │        ├── startup (scram, token) ── access: whose rights
 //!    │        └── query (prepared) ── commands: SET, BEGIN
 //!    │              ├── parameters ── executor
-//!    │              └── encode: rows
+//!    │              └── encode: rows ── response
 //!    └── flight: gRPC ── sessions (access) ── service ── executor
 //! ```
 //!
@@ -32,6 +32,7 @@ mod places;
 mod prepared;
 mod probe;
 mod query;
+mod response;
 mod scram;
 mod shared;
 mod startup;

@@ -11,8 +11,8 @@ use std::ops::ControlFlow;
 use bytes::Buf;
 use datafusion::arrow::datatypes::DataType as ArrowType;
 use datafusion::logical_expr::sqlparser::ast::{
-    Expr, LimitClause, Query, SelectItem, SetExpr, Statement as SqlStatement, UnaryOperator, Value, VisitMut,
-    VisitorMut,
+    Expr, LimitClause, NamedWindowExpr, Query, Select, SelectItem, SetExpr, Statement as SqlStatement,
+    UnaryOperator, Value, VisitMut, VisitorMut, WindowFrameBound, WindowSpec, WindowType,
 };
 use datafusion::sql::parser::Statement;
 use pgwire::api::Type;
@@ -84,17 +84,65 @@ impl VisitorMut for Found {
     }
 }
 
-/// Visitor that replaces parameters.
+/// Visitor that replaces parameters. As offsets of window frames the planner takes no casts: there an integer is a bare
+/// number.
 struct Substitution<'a>(&'a BTreeMap<usize, Expr>);
+
+impl Substitution<'_> {
+    fn value(&self, expr: &Expr) -> Option<&Expr> {
+        parameter(expr).and_then(|number| self.0.get(&number))
+    }
+
+    fn put_offsets(&self, window: &mut WindowSpec) {
+        let Some(frame) = &mut window.window_frame else { return };
+        for bound in std::iter::once(&mut frame.start_bound).chain(&mut frame.end_bound) {
+            if let WindowFrameBound::Preceding(Some(offset)) | WindowFrameBound::Following(Some(offset)) =
+                bound
+                && let Some(value) = self.value(offset)
+            {
+                **offset = without_cast(value);
+            }
+        }
+    }
+}
 
 impl VisitorMut for Substitution<'_> {
     type Break = ();
 
+    fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<()> {
+        for named in &mut select.named_window {
+            if let NamedWindowExpr::WindowSpec(window) = &mut named.1 {
+                self.put_offsets(window);
+            }
+        }
+        ControlFlow::Continue(())
+    }
+
+    fn pre_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
+        if let Expr::Function(function) = expr
+            && let Some(WindowType::WindowSpec(window)) = &mut function.over
+        {
+            self.put_offsets(window);
+        }
+        ControlFlow::Continue(())
+    }
+
     fn post_visit_expr(&mut self, expr: &mut Expr) -> ControlFlow<()> {
-        if let Some(value) = parameter(expr).and_then(|number| self.0.get(&number)) {
+        if let Some(value) = self.value(expr) {
             *expr = value.clone();
         }
         ControlFlow::Continue(())
+    }
+}
+
+/// Returns the number in a cast, or another constant as it is.
+fn without_cast(constant: &Expr) -> Expr {
+    match constant {
+        Expr::Cast { expr, .. } => match &**expr {
+            Expr::Value(value) if matches!(value.value, Value::Number(..)) => (**expr).clone(),
+            _ => constant.clone(),
+        },
+        _ => constant.clone(),
     }
 }
 
@@ -162,9 +210,32 @@ pub(super) async fn infer(executor: &Executor, parsed: &Parsed) -> SqlResult<BTr
     Ok(types)
 }
 
+/// Returns NULL of its type for each parameter. The result of a statement with them has the columns that it has with
+/// values, also if the client has chosen other types than those of their places.
+pub(super) fn typed_nulls(types: &[Type]) -> BTreeMap<usize, Expr> {
+    (1..).zip(types).filter_map(|(number, ty)| Some((number, typed_null(ty)?))).collect()
+}
+
+/// Returns NULL of the type that constants of a numeric parameter have; `None` for another type.
+fn typed_null(ty: &Type) -> Option<Expr> {
+    let ty = match *ty {
+        Type::INT2 => "SMALLINT",
+        Type::INT4 => "INT",
+        Type::INT8 => "BIGINT",
+        Type::FLOAT4 => "REAL",
+        Type::FLOAT8 => "DOUBLE",
+        _ => return None,
+    };
+    cast(ty, null())
+}
+
+fn null() -> Expr {
+    Expr::Value(Value::Null.with_empty_span())
+}
+
 /// Returns NULL for each parameter whose type is known, so that planning does not depend on it.
 fn nulls(types: &BTreeMap<usize, ArrowType>) -> BTreeMap<usize, Expr> {
-    types.keys().map(|number| (*number, Expr::Value(Value::Null.with_empty_span()))).collect()
+    types.keys().map(|number| (*number, null())).collect()
 }
 
 /// Collects the parameters that are written to columns.
@@ -219,7 +290,7 @@ pub(super) fn constant(
     format: FieldFormat,
     value: Option<&[u8]>,
 ) -> SqlResult<Expr> {
-    let Some(bytes) = value else { return Ok(Expr::Value(Value::Null.with_empty_span())) };
+    let Some(bytes) = value else { return Ok(typed_null(ty).unwrap_or_else(null)) };
     let text = match format {
         FieldFormat::Text => std::str::from_utf8(bytes).ok().map(str::to_string),
         FieldFormat::Binary => binary_text(ty, bytes),
@@ -247,7 +318,9 @@ pub(super) fn text_constant(ty: &Type, text: &str) -> Option<Expr> {
             };
             Some(Expr::Value(Value::Boolean(truth).with_empty_span()))
         }
-        Type::INT2 | Type::INT4 | Type::INT8 | Type::OID => {
+        Type::INT2 => typed_number("SMALLINT", trimmed.parse::<i16>().ok()?),
+        Type::INT4 => typed_number("INT", trimmed.parse::<i32>().ok()?),
+        Type::INT8 | Type::OID => {
             trimmed.parse::<i64>().ok()?;
             Some(number(trimmed))
         }
@@ -261,9 +334,9 @@ pub(super) fn text_constant(ty: &Type, text: &str) -> Option<Expr> {
         Type::FLOAT4 | Type::FLOAT8 => {
             trimmed.parse::<f64>().ok()?;
             let ty = if *ty == Type::FLOAT4 { "REAL" } else { "DOUBLE" };
-            cast(&format!("CAST('' AS {ty})"), trimmed)
+            cast(ty, string(trimmed))
         }
-        Type::DATE => cast("CAST('' AS DATE)", trimmed),
+        Type::DATE => cast("DATE", string(trimmed)),
         Type::TIMESTAMP => typed(trimmed, "Timestamp(Microsecond, None)"),
         Type::TIMESTAMPTZ => typed(trimmed, "Timestamp(Microsecond, Some(\"+00:00\"))"),
         Type::BYTEA => {
@@ -288,11 +361,17 @@ fn number(text: &str) -> Expr {
     }
 }
 
-/// Parses a template and puts the text into its cast.
-fn cast(template: &str, text: &str) -> Option<Expr> {
-    let mut parsed = parser_of(tokens(template).ok()?).parse_expr().ok()?;
+/// Returns a number in a cast. Without it the planner would read a BIGINT, and the result have wider columns than those
+/// that the client knows.
+fn typed_number(ty: &str, value: impl ToString) -> Option<Expr> {
+    cast(ty, number(&value.to_string()))
+}
+
+/// Returns the cast of an expression to a type of SQL.
+fn cast(ty: &str, inner: Expr) -> Option<Expr> {
+    let mut parsed = parser_of(tokens(&format!("CAST('' AS {ty})")).ok()?).parse_expr().ok()?;
     let Expr::Cast { expr, .. } = &mut parsed else { return None };
-    **expr = string(text);
+    **expr = inner;
     Some(parsed)
 }
 
@@ -369,7 +448,9 @@ mod tests {
         assert_eq!(text(Type::BYTEA, "\\x00ff"), "X'00ff'");
         assert_eq!(text(Type::INT4, "1 OR 1"), "parameter $1: \"1 OR 1\" is not a int4");
         let binary = |ty, value: &[u8]| shown(ty, FieldFormat::Binary, value);
-        assert_eq!(binary(Type::INT2, &[0xff, 0xfe]), "-2");
+        assert_eq!(binary(Type::INT2, &[0xff, 0xfe]), "CAST(-2 AS SMALLINT)");
+        assert_eq!(text(Type::INT4, " +7"), "CAST(7 AS INT)");
+        assert_eq!(text(Type::INT4, "2147483648"), "parameter $1: \"2147483648\" is not a int4");
         assert_eq!(binary(Type::DATE, &[0xff, 0xff, 0xff, 0xff]), "CAST('1999-12-31' AS DATE)");
         assert_eq!(
             binary(Type::TIMESTAMPTZ, &[0, 0, 0, 0, 0, 0, 0, 1]),
@@ -392,5 +473,24 @@ mod tests {
         );
         let named = parse("SELECT $name").expect("good SQL").remove(0);
         assert_eq!(count(&named).expect_err("a name").to_string(), "parameter $name: write $1, $2, ...");
+    }
+
+    #[test]
+    fn integers_are_bare_numbers_in_window_frames() {
+        let replaced = |sql: &str, value: Option<&[u8]>| {
+            let mut parsed = parse(sql).expect("good SQL").remove(0);
+            let constant = constant(1, &Type::INT4, FieldFormat::Text, value).expect("a value");
+            substitute(&mut parsed, &BTreeMap::from([(1, constant)]));
+            let Body::Sql(statement) = parsed.body else { panic!("a query") };
+            statement.to_string()
+        };
+        let sql = "SELECT sum(a) OVER (ORDER BY b ROWS BETWEEN $1 PRECEDING AND CURRENT ROW) + $1 FROM t";
+        assert_eq!(
+            replaced(sql, Some(b"2")),
+            "SELECT sum(a) OVER (ORDER BY b ROWS BETWEEN 2 PRECEDING AND CURRENT ROW) + CAST(2 AS INT) FROM t"
+        );
+        let sql = "SELECT sum(a) OVER w FROM t WINDOW w AS (ORDER BY b ROWS $1 PRECEDING)";
+        assert_eq!(replaced(sql, Some(b"2")), sql.replace("$1", "2"));
+        assert_eq!(replaced("SELECT $1 + a FROM t", None), "SELECT CAST(NULL AS INT) + a FROM t");
     }
 }

@@ -8,29 +8,28 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use futures_util::{Sink, SinkExt, StreamExt, stream};
 use pgwire::api::portal::{Format, Portal, PortalExecutionState};
-use pgwire::api::query::{
-    ExtendedQueryHandler, SimpleQueryHandler, send_execution_response, send_query_response,
-    send_ready_for_query,
-};
+use pgwire::api::query::{ExtendedQueryHandler, SimpleQueryHandler, send_ready_for_query};
 use pgwire::api::results::{FieldInfo, QueryResponse, Response, Tag};
 use pgwire::api::stmt::{QueryParser, StoredStatement};
 use pgwire::api::store::{Entry, PortalStore};
 use pgwire::api::{
     ClientInfo, ClientPortalStore, DEFAULT_NAME, PgWireConnectionState as ConnectionState, Type,
 };
-use pgwire::error::{ErrorInfo, PgWireError, PgWireResult};
+use pgwire::error::{PgWireError, PgWireResult};
 use pgwire::messages::PgWireBackendMessage;
 use pgwire::messages::data::{NoData, ParameterDescription, RowDescription};
 use pgwire::messages::extendedquery::{
     Bind, BindComplete, Describe, Execute, Parse, ParseComplete, TARGET_TYPE_BYTE_STATEMENT,
 };
-use pgwire::messages::response::{EmptyQueryResponse, TransactionStatus};
+use pgwire::messages::response::EmptyQueryResponse;
 use pgwire::messages::simplequery::Query;
 
 use super::super::error::{SqlError, SqlResult, state};
-use super::super::executor::{Answer, Command, Executor};
+use super::super::executor::{Answer, Executor};
 use super::super::script::{self, Parsed};
+use super::cancel::Cancellation;
 use super::prepared::{ConnectionStatements, NamedStatements, Prepared};
+use super::response::{count_tag, send, send_rows, wire_error, word};
 use super::statement_limits::StatementLimits;
 use super::{commands, encode, parameters};
 
@@ -39,12 +38,17 @@ use super::{commands, encode, parameters};
 pub(super) struct QueryHandler {
     executor: Arc<OnceLock<Executor>>,
     statements: Arc<ConnectionStatements>,
+    cancellation: Arc<Cancellation>,
 }
 
 impl QueryHandler {
     /// Creates the handler of a client whose rights are known when it sends statements.
-    pub(super) fn new(executor: Arc<OnceLock<Executor>>, limits: StatementLimits) -> QueryHandler {
-        QueryHandler { executor, statements: Arc::new(ConnectionStatements::new(limits)) }
+    pub(super) fn new(
+        executor: Arc<OnceLock<Executor>>,
+        limits: StatementLimits,
+        cancellation: Arc<Cancellation>,
+    ) -> QueryHandler {
+        QueryHandler { executor, statements: Arc::new(ConnectionStatements::new(limits)), cancellation }
     }
 
     fn executor(&self) -> SqlResult<&Executor> {
@@ -132,55 +136,13 @@ impl QueryHandler {
     }
 }
 
-/// Converts an error to one of the protocol.
-fn wire_error(error: SqlError) -> PgWireError {
-    let (state, message) = (error.sql_state().to_string(), error.to_string());
-    PgWireError::UserError(Box::new(ErrorInfo::new("ERROR".to_string(), state, message)))
-}
-
-fn word(command: Command) -> &'static str {
-    match command {
-        Command::Insert => "INSERT",
-        Command::Update => "UPDATE",
-        Command::Delete => "DELETE",
-        Command::Copy => "COPY",
-        Command::CreateTable => "CREATE TABLE",
-        Command::CreateTableAs => "SELECT",
-        Command::AlterTable => "ALTER TABLE",
-        Command::DropTable => "DROP TABLE",
+/// Returns a statement for its description, with NULL for its parameters; `None` if its text is empty.
+fn described(prepared: &Prepared) -> SqlResult<Option<Parsed>> {
+    let mut parsed = prepared.parsed()?;
+    if let Some(parsed) = &mut parsed {
+        parameters::substitute(parsed, &parameters::typed_nulls(prepared.types()));
     }
-}
-
-fn count_tag(command: Command, count: u64) -> Tag {
-    let tag = Tag::new(word(command)).with_rows(count as usize);
-    // The number of an object comes first, for historical reasons; it is always 0.
-    if command == Command::Insert { tag.with_oid(0) } else { tag }
-}
-
-/// Sends a response, and notes what it does to the transaction block.
-async fn send<C>(client: &mut C, response: Response, with_columns: bool) -> PgWireResult<()>
-where
-    C: ClientInfo + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
-    C::Error: Debug,
-    PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
-{
-    match response {
-        Response::EmptyQuery => {
-            client.feed(PgWireBackendMessage::EmptyQueryResponse(EmptyQueryResponse::new())).await?;
-            Ok(())
-        }
-        Response::Query(rows) => send_query_response(client, rows, with_columns).await,
-        Response::Execution(tag) => send_execution_response(client, tag).await,
-        Response::TransactionStart(tag) => {
-            client.set_transaction_status(TransactionStatus::Transaction);
-            send_execution_response(client, tag).await
-        }
-        Response::TransactionEnd(tag) => {
-            client.set_transaction_status(TransactionStatus::Idle);
-            send_execution_response(client, tag).await
-        }
-        _ => Err(wire_error(SqlError::with_state(state::INTERNAL, "a response of an unknown kind"))),
-    }
+    Ok(parsed)
 }
 
 #[async_trait]
@@ -204,6 +166,10 @@ impl SimpleQueryHandler for QueryHandler {
         }
         client.set_state(ConnectionState::ReadyForQuery);
         let status = client.transaction_status();
+        // The reply ends here: the client would take an error after it for that of its next query.
+        if !self.cancellation.end() {
+            return Err(PgWireError::QueryCanceled);
+        }
         send_ready_for_query(client, status).await
     }
 
@@ -304,7 +270,7 @@ impl ExtendedQueryHandler for QueryHandler {
             };
             let prepared = &statement.statement;
             parameter_types = Some(prepared.types().iter().map(Type::oid).collect());
-            (prepared.parsed(), Format::UnifiedText)
+            (described(prepared), Format::UnifiedText)
         } else {
             let Some(Entry::Value(portal)) = client.portal_store().get_portal(name) else {
                 return Err(PgWireError::PortalNotFound(name.to_owned()));
@@ -327,7 +293,7 @@ impl ExtendedQueryHandler for QueryHandler {
         Ok(())
     }
 
-    /// Streams all rows if the client asks for all of them; pgwire's own code would collect them first.
+    /// Runs the statement of a portal once, and sends its rows in the parts that the client asks for.
     async fn on_execute<C>(&self, client: &mut C, message: Execute) -> PgWireResult<()>
     where
         C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
@@ -336,22 +302,29 @@ impl ExtendedQueryHandler for QueryHandler {
         PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
     {
         let name = message.name.as_deref().unwrap_or(DEFAULT_NAME);
-        let portal = match client.portal_store().get_portal(name) {
-            Some(Entry::Value(portal)) if message.max_rows == 0 => portal,
-            _ => return self._on_execute(client, message).await,
+        let Some(Entry::Value(portal)) = client.portal_store().get_portal(name) else {
+            return Err(PgWireError::PortalNotFound(name.to_owned()));
         };
-        let state = portal.state();
-        let is_fresh = matches!(*state.lock().await, PortalExecutionState::Initial);
-        if !is_fresh {
-            return self._on_execute(client, message).await;
-        }
         client.set_state(ConnectionState::QueryInProgress);
-        let response = ExtendedQueryHandler::do_query(self, client, &portal, 0).await?;
-        // An empty query has no result that ends, as in pgwire's own code.
-        if !matches!(response, Response::EmptyQuery) {
-            *state.lock().await = PortalExecutionState::Finished;
+        let state = portal.state();
+        let mut execution = state.lock().await;
+        let mut other = None;
+        if matches!(*execution, PortalExecutionState::Initial) {
+            match ExtendedQueryHandler::do_query(self, client, &portal, 0).await? {
+                Response::Query(rows) => *execution = PortalExecutionState::Suspended(rows),
+                response => other = Some(response),
+            }
         }
-        send(client, response, false).await?;
+        match other {
+            // As in Postgres, a limit that is not positive is none.
+            None => send_rows(client, &mut execution, usize::try_from(message.max_rows).unwrap_or(0)).await?,
+            // No result that ends, as in pgwire's own code.
+            Some(Response::EmptyQuery) => send(client, Response::EmptyQuery, false).await?,
+            Some(response) => {
+                *execution = PortalExecutionState::Finished;
+                send(client, response, false).await?;
+            }
+        }
         client.set_state(ConnectionState::ReadyForQuery);
         Ok(())
     }
@@ -365,5 +338,58 @@ impl ExtendedQueryHandler for QueryHandler {
     {
         let Some(parsed) = self.bound(portal).map_err(wire_error)? else { return Ok(Response::EmptyQuery) };
         self.run(client, parsed, &portal.result_column_format).await.map_err(wire_error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use pgwire::api::DefaultClient;
+    use pgwire::api::cancel::CancelHandler;
+    use pgwire::messages::cancel::CancelRequest;
+    use pgwire::messages::startup::SecretKey;
+    use pgwire::tokio::server::PgWireMessageServerCodec;
+    use tokio::io::{AsyncReadExt, DuplexStream};
+    use tokio_util::codec::Framed;
+
+    use super::super::cancel::Cancels;
+    use super::*;
+
+    /// Returns a connection that takes `bytes` before its client reads, and the client's end.
+    fn connection(bytes: usize) -> (Framed<DuplexStream, PgWireMessageServerCodec<Prepared>>, DuplexStream) {
+        let (server, client) = tokio::io::duplex(bytes);
+        let info = DefaultClient::new(([127, 0, 0, 1], 5432).into(), false);
+        (Framed::new(server, PgWireMessageServerCodec::new(info)), client)
+    }
+
+    #[tokio::test]
+    async fn a_cancel_request_ends_a_query_before_its_reply_is_complete_and_not_after_it() {
+        let cancels = Arc::new(Cancels::default());
+        let cancellation = cancels.connection();
+        let _registration = cancels.register(7, SecretKey::I32(5), cancellation.clone());
+        let handler = QueryHandler::new(Arc::default(), StatementLimits::new(1 << 20), cancellation.clone());
+        let cancel = || cancels.on_cancel_request(CancelRequest::new(7, SecretKey::I32(5)));
+        let begin = || Query::new("BEGIN".to_string());
+
+        let (mut connected, _client) = connection(1);
+        let _token = cancellation.begin();
+        cancel().await;
+        let replied = handler.on_query(&mut connected, begin()).await;
+        assert!(matches!(replied, Err(PgWireError::QueryCanceled)), "{replied:?}");
+
+        let (mut connected, mut client) = connection(1);
+        let token = cancellation.begin();
+        let mut reply = handler.on_query(&mut connected, begin());
+        tokio::select! {
+            biased;
+            _ = &mut reply => panic!("the client has not read its reply"),
+            () = std::future::ready(()) => {}
+        }
+        cancel().await;
+        assert!(!token.is_cancelled(), "the end of the reply waits for the client");
+        let mut received = [0; 17];
+        let (replied, read) = tokio::join!(reply, client.read_exact(&mut received));
+        replied.expect("a reply");
+        read.expect("an open connection");
+        assert_eq!(received, *b"C\0\0\0\x0aBEGIN\0Z\0\0\0\x05T");
     }
 }

@@ -12,7 +12,7 @@ use arrow_flight::sql::{
 };
 use arrow_flight::{FlightData, FlightInfo, HandshakeRequest};
 use datafusion::arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch, StringArray};
-use datafusion::arrow::datatypes::{Int64Type, Schema as ArrowSchema};
+use datafusion::arrow::datatypes::{DataType, Int64Type, Schema as ArrowSchema};
 use datafusion::arrow::util::pretty::pretty_format_batches;
 use futures_util::{StreamExt, TryStreamExt, stream};
 use nyala_sql::serve::{Passwords, ServeConfig, SqlServer};
@@ -67,6 +67,7 @@ fn clients_of_flight_sql_are_served() {
         let server = bed.serve(flight_config()).await;
         let mut client = connect(&server).await;
         statements_read_and_write(&mut client).await;
+        results_have_the_schema_that_was_described(&mut client).await;
         prepared_statements_take_parameters(&mut client).await;
         tables_and_keys_are_described(&mut client).await;
         batches_are_ingested(&mut client).await;
@@ -118,6 +119,16 @@ async fn statements_read_and_write(client: &mut FlightClient) {
     }
     let failed = client.execute_update("SELECT 1".to_string(), None).await.expect_err("rows");
     assert!(message(failed).contains("execute it as a query"));
+}
+
+async fn results_have_the_schema_that_was_described(client: &mut FlightClient) {
+    let sql = "SELECT CASE WHEN v > 1 THEN 0 ELSE CAST(v AS DOUBLE) END AS c FROM (VALUES (1), (2)) AS t (v)";
+    let info = client.execute(sql.to_string(), None).await.expect("a query");
+    let described = info.clone().try_decode_schema().expect("a schema");
+    assert_eq!(described.field(0).data_type(), &DataType::Float64);
+    let rows: Vec<RecordBatch> =
+        fetch(client, info).await.expect("a result").try_collect().await.expect("rows");
+    assert_eq!(rows[0].schema().field(0).data_type(), &DataType::Float64);
 }
 
 fn batch(columns: Vec<(&str, ArrayRef)>) -> RecordBatch {

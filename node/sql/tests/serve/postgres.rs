@@ -4,6 +4,8 @@ use std::sync::Arc;
 
 use futures_util::{StreamExt, pin_mut};
 use nyala_sql::serve::{ClusterAccess, Passwords, ServeConfig, SqlServer};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio_postgres::types::Type;
 use tokio_postgres::{Config, NoTls, SimpleQueryMessage};
 
@@ -37,8 +39,10 @@ fn clients_of_the_postgres_protocol_are_served() {
         every_type_is_mapped(&client).await;
         simple_queries_hold_several_statements(&client).await;
         parameters_have_the_types_of_their_columns(&client).await;
+        results_have_the_types_that_were_described(&client).await;
         errors_have_states(&client).await;
         transactions_are_no_more_than_they_say(&client).await;
+        a_portal_runs_its_statement_once(&server, &client).await;
         portals_return_rows_in_parts(client).await;
         server.stop().await;
         scans_are_cancelled_on_the_servers(&bed).await;
@@ -164,6 +168,45 @@ async fn parameters_have_the_types_of_their_columns(client: &tokio_postgres::Cli
     assert_eq!(deleted.expect("one row"), 1);
 }
 
+async fn results_have_the_types_that_were_described(client: &tokio_postgres::Client) {
+    let types = |statement: &tokio_postgres::Statement| {
+        let columns = statement.columns().iter().map(|column| column.type_().clone());
+        columns.chain(statement.params().to_vec()).collect::<Vec<_>>()
+    };
+    // The first part alone is an integer.
+    let of_one = "SELECT CASE WHEN k > 1 THEN 0 ELSE d END AS c FROM types ORDER BY k";
+    let of_two = "SELECT 0 AS c FROM types WHERE k = 1 UNION ALL SELECT d FROM types WHERE k = 1 ORDER BY c";
+    for (sql, values) in [(of_one, [-0.1, 0.0]), (of_two, [-0.1, 0.0])] {
+        let statement = client.prepare(sql).await.expect(sql);
+        assert_eq!(types(&statement), [Type::FLOAT8], "{sql}");
+        let rows = client.query(&statement, &[]).await.expect(sql);
+        assert_eq!([rows[0].get::<_, f64>(0), rows[1].get(0)], values, "{sql}");
+    }
+    let sum = "SELECT i32 + $1 AS n FROM types WHERE k = 1";
+    let statement = client.prepare(sum).await.expect("a query");
+    assert_eq!(types(&statement), [Type::INT4, Type::INT4]);
+    let row = client.query_one(&statement, &[&5_i32]).await.expect("the row");
+    assert_eq!(row.get::<_, i32>(0), i32::MIN + 5);
+    let statement = client.prepare_typed(sum, &[Type::INT8]).await.expect("a query");
+    assert_eq!(types(&statement), [Type::INT8, Type::INT8]);
+    let row = client.query_one(&statement, &[&-5_i64]).await.expect("the row");
+    assert_eq!(row.get::<_, i64>(0), i64::from(i32::MIN) - 5);
+    // NULL has the type of its parameter, too.
+    let first =
+        client.prepare_typed("SELECT coalesce($1, i32) AS n FROM types WHERE k = 1", &[Type::INT8]).await;
+    let row = client.query_one(&first.expect("a query"), &[&None::<i64>]).await.expect("the row");
+    assert_eq!(row.get::<_, i64>(0), i64::from(i32::MIN));
+
+    let limited = client.prepare_typed("SELECT k FROM types ORDER BY k LIMIT $1", &[Type::INT4]).await;
+    let rows = client.query(&limited.expect("a query"), &[&1_i32]).await.expect("a row");
+    assert_eq!(rows.len(), 1);
+    // The server still evaluates a condition with an integer.
+    let plan = client.prepare_typed("EXPLAIN SELECT k FROM s WHERE k = $1", &[Type::INT4]).await;
+    let plan = client.query(&plan.expect("a plan"), &[&1_i32]).await.expect("a plan");
+    let lines: Vec<&str> = plan.iter().flat_map(|row| [row.get(0), row.get(1)]).collect();
+    assert!(lines.join("\n").contains("columns=[k], filters=[k = Int32(1)]"), "{lines:?}");
+}
+
 async fn errors_have_states(client: &tokio_postgres::Client) {
     let cases = [
         ("SELEC 1", "42601"),
@@ -251,6 +294,53 @@ async fn until_dropped(bed: &Bed, table: &str) {
         }
     }
     panic!("table {table} is still there");
+}
+
+/// Returns a message of the protocol.
+fn message(ty: u8, body: &[u8]) -> Vec<u8> {
+    [&[ty][..], &(4 + body.len() as u32).to_be_bytes(), body].concat()
+}
+
+/// Sends a request, and returns the kinds of the messages until the server is ready for another.
+async fn kinds_of_reply(socket: &mut TcpStream, request: &[u8]) -> String {
+    socket.write_all(request).await.expect("an open connection");
+    let mut kinds = String::new();
+    while !kinds.ends_with('Z') {
+        let kind = socket.read_u8().await.expect("a reply");
+        let len = socket.read_u32().await.expect("a reply");
+        let mut body = vec![0; len as usize - 4];
+        socket.read_exact(&mut body).await.expect("a reply");
+        kinds.push(char::from(kind));
+    }
+    kinds
+}
+
+async fn a_portal_runs_its_statement_once(server: &SqlServer, client: &tokio_postgres::Client) {
+    let mut socket = TcpStream::connect(server.address()).await.expect("a server");
+    let startup = [&[0_u8, 3, 0, 0][..], b"user\0ann\0database\0nyala\0\0"].concat();
+    let startup = [&(4 + startup.len() as u32).to_be_bytes()[..], &startup].concat();
+    assert!(kinds_of_reply(&mut socket, &startup).await.starts_with('R'), "the client is let in");
+    let prepared = |sql: &str| {
+        let parse = message(b'P', format!("\0{sql}\0\0\0").as_bytes());
+        [parse, message(b'B', &[0; 8])].concat()
+    };
+    let execute = |rows_max: i32| message(b'E', &[&[0_u8][..], &rows_max.to_be_bytes()].concat());
+    let sync = message(b'S', b"");
+
+    let update = prepared("UPDATE s SET v = v + 1 WHERE k = 1");
+    let request = [update, execute(1), execute(1), execute(0), sync.clone()].concat();
+    assert_eq!(kinds_of_reply(&mut socket, &request).await, "12CCCZ");
+    let row = client.query_one("SELECT v FROM s WHERE k = 1", &[]).await.expect("the row");
+    assert_eq!(row.get::<_, i32>(0), 1, "the second and third time it has ended");
+
+    // Limits of which no memory is reserved, and one that is none.
+    for rows_max in [i32::MAX, i32::MIN] {
+        let request = [prepared("SELECT k FROM types"), execute(rows_max), sync.clone()].concat();
+        assert_eq!(kinds_of_reply(&mut socket, &request).await, "12DDCZ");
+    }
+    let parts = [execute(1), execute(1), execute(1), execute(1), sync].concat();
+    let request = [prepared("SELECT k FROM types"), parts].concat();
+    assert_eq!(kinds_of_reply(&mut socket, &request).await, "12DsDsCCZ");
 }
 
 async fn portals_return_rows_in_parts(mut client: tokio_postgres::Client) {
