@@ -157,15 +157,16 @@ async fn host_of_wildcard(env: &Env, rpc: SocketAddr, masters: &[String]) -> Res
             _ => Ok(None),
         };
     }
-    let nameless = |why: String| {
-        Error::invalid(format!(
+    let nameless = |why: &str| {
+        format!(
             "rpc_advertised_addresses: servers on other machines need a name of this one, which is bound to all \
              addresses ({rpc}), and {why}; give one"
-        ))
+        )
     };
-    let host = host.map_err(nameless)?;
+    let host = host.map_err(|why| Error::invalid(nameless(&why)))?;
     if !is_known(&host).await {
-        return Err(nameless(format!("the name {host:?} has no address")));
+        // It may have one once the resolver is back.
+        return Err(Error::not_ready(nameless(&format!("the name {host:?} has no address"))));
     }
     Ok(Some(host))
 }
@@ -200,7 +201,7 @@ async fn resolve(env: &Env, host_port: &str) -> Result<SocketAddr> {
     let found = found.map_err(|error| Error::io(format_args!("look up {host_port}"), &error))?;
     // A name usually has addresses of both families; most clients use IPv4.
     let first = found.iter().find(|addr| addr.is_ipv4()).or(found.first());
-    first.copied().ok_or_else(|| Error::not_found(format!("{host_port} has no address")))
+    first.copied().ok_or_else(|| Error::not_ready(format!("{host_port} has no address")))
 }
 
 /// Returns a server's directories: that of its logs, and those of its data.

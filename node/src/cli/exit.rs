@@ -21,6 +21,8 @@ const DEVICE_FAILED: u8 = 5;
 const CLOCK_REFUSED: u8 = 6;
 /// Errors that a device gives when it fails.
 const DEVICE_ERRORS: [i32; 2] = [libc::EIO, libc::EROFS];
+/// Errors of a path that a setting names wrongly, or that its server may not read.
+const WRONG_PATH_ERRORS: [i32; 5] = [libc::ENOENT, libc::ENOTDIR, libc::EISDIR, libc::EACCES, libc::EPERM];
 /// A signal interrupted the command, by the convention of shells.
 const INTERRUPTED: u8 = 130;
 /// Rows of an import were rejected.
@@ -32,6 +34,16 @@ impl ExitError {
     /// Returns the error of a wrong command line or flag.
     pub fn usage(error: Error) -> ExitError {
         ExitError { code: USAGE, message: error.message }
+    }
+
+    /// Returns the error of settings that were refused before the start. A name that cannot be looked up yet, or a
+    /// file that cannot be read now, is worth another start: after a power cut the resolver may come back last.
+    pub fn settings(error: Error) -> ExitError {
+        let wrong_path = error.errno.is_some_and(|errno| WRONG_PATH_ERRORS.contains(&errno));
+        match error.kind {
+            ErrorKind::Io | ErrorKind::NotReady if !wrong_path => ExitError::from(error),
+            _ => ExitError::usage(error),
+        }
     }
 
     /// Returns the error of a clock that is not synchronised.
@@ -79,5 +91,25 @@ pub(super) async fn until_interrupted(
         biased;
         done = work => done,
         () = stop => Err(ExitError { code: INTERRUPTED, message: "interrupted".to_string() }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn only_settings_that_an_operator_must_correct_have_the_code_of_usage() {
+        let code = |error: Error| ExitError::settings(error).code;
+        let io = |errno| Error::io("read the certificate", &io::Error::from_raw_os_error(errno));
+        assert_eq!(code(Error::invalid("rpc_bind_addresses: no port")), USAGE);
+        assert_eq!(code(io(libc::ENOENT)), USAGE);
+        assert_eq!(code(io(libc::EACCES)), USAGE);
+        assert_eq!(code(io(libc::EIO)), FAILED);
+        let resolver = io::Error::other("Temporary failure in name resolution");
+        assert_eq!(code(Error::io("look up m1:7051", &resolver)), FAILED);
+        assert_eq!(code(Error::not_ready("m1:7051 has no address")), FAILED);
     }
 }

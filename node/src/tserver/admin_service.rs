@@ -54,7 +54,7 @@ service_methods! {
         note_error(&call, response.error.as_ref());
         Reply::message(&response)
     },
-    "Quiesce" { role: MethodRole::Service, audited: true, tracked: false, required: &[] } =>
+    "Quiesce" { role: MethodRole::SuperuserOrService, audited: true, tracked: false, required: &[] } =>
         Reply::message(&quiesce(&service.0, &call.decode()?)),
 }
 

@@ -181,7 +181,8 @@ impl Drop for Machine {
     }
 }
 
-/// Writes `ssh`, `systemctl`, `apt-get` and `nyala` into `bin`; `control` is the address of the control port.
+/// Writes `ssh`, `systemctl`, `apt-get`, `runuser` and `nyala` into `bin`; `control` is the address of the control
+/// port.
 pub(super) fn write_programs(bin: &Path, program: &Path, control: SocketAddr) -> Result<()> {
     fs::create_dir_all(bin)?;
     std::os::unix::fs::symlink(program, bin.join("nyala"))?;
@@ -192,11 +193,13 @@ pub(super) fn write_programs(bin: &Path, program: &Path, control: SocketAddr) ->
             .to_owned();
     // The package of the test is this build: what counts is the order of the steps.
     let apt = "#!/bin/bash\necho \"$ON_HOST $*\" >> \"$SITE/installed\"\n".to_owned();
+    // The test has one user, whose servers' directories they are.
+    let runuser = "#!/bin/bash\nshift 3\nexec \"$@\"\n".to_owned();
     let systemctl = format!(
         "#!/bin/bash\nexec 3<>/dev/tcp/{ip}/{port}\necho \"$ON_HOST $1 $2\" >&3\nread -r answer <&3\n\
          [ \"$answer\" = done ] || {{ echo \"$answer\" >&2; exit 1; }}\n"
     );
-    for (name, text) in [("ssh", ssh), ("apt-get", apt), ("systemctl", systemctl)] {
+    for (name, text) in [("ssh", ssh), ("apt-get", apt), ("runuser", runuser), ("systemctl", systemctl)] {
         let path = bin.join(name);
         fs::write(&path, text)?;
         CommandLine::new("chmod").args(["+x"]).args([&path]).run()?;

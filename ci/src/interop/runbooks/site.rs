@@ -72,6 +72,7 @@ impl Site {
             ("HOSTS", hosts),
             ("MASTER_HOSTS", master_hosts),
             ("TABLET_SERVERS", tablet_servers),
+            ("SCHEME", "http".to_owned()),
         ]);
         for machine in site.machines.values_mut() {
             machine.install(&masters)?;
@@ -97,7 +98,6 @@ impl Site {
         let variables = [
             ("HOST", host.to_owned()),
             ("SERVER", machine.rpc()),
-            ("WEB", machine.web()),
             ("WAL", path(machine.wal())),
             ("DATA", path(machine.data(1))),
             ("CONF", path(machine.conf())),
@@ -156,7 +156,7 @@ impl Site {
         Ok(())
     }
 
-    /// Runs all blocks of a runbook, in the shell of an operator.
+    /// Runs all blocks of a runbook, each in a shell as the page asks for it.
     pub(super) fn follow(&mut self, runbook: &Runbook) -> Result<()> {
         runbook.blocks.iter().try_for_each(|block| {
             self.run(block).with_context(|| format!("the block at node/RUNBOOKS.md:{}", block.line))
@@ -166,7 +166,7 @@ impl Site {
     fn run(&mut self, block: &Block) -> Result<()> {
         let path = format!("{}:{}", self.dir.join("bin").display(), std::env::var("PATH")?);
         let mut shell = Command::new("bash")
-            .args(["-c", &format!("set -euo pipefail\n{}", block.script)])
+            .args(["-euo", "pipefail", "-c", &block.script])
             .current_dir(&self.dir)
             .envs(&self.variables)
             .env("PATH", path)

@@ -33,6 +33,7 @@ mod short_syncs;
 mod task_registry;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+mod users;
 
 use std::future::Future;
 use std::io;
@@ -103,6 +104,11 @@ pub trait Disks: Send + Sync {
     /// Returns the name of the user whose process this is. Only the real environment has several.
     fn process_user(&self) -> io::Result<String> {
         Ok("nyala".to_string())
+    }
+    /// Returns the name of the user in whose directory this is, or would be made, if this process is root's and could
+    /// leave files there that the owner cannot open. Only the real environment has several users.
+    fn other_owner(&self, _path: &str) -> io::Result<Option<String>> {
+        Ok(None)
     }
     /// Runs a program and returns its standard output if it exits with status 0 within ten seconds. Only the real
     /// environment supports programs.

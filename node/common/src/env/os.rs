@@ -2,7 +2,7 @@
 //!
 //! Invariant: no other module of this crate names `tokio::{net, time, fs, spawn, task}`, starts a thread or reads a
 //! clock, except `blocking_disk`, `child_program`, `late_task` and `short_syncs`. No other one names `std::fs`, except
-//! `control_group`, `gssapi` and `permissions`.
+//! `control_group`, `gssapi`, `permissions` and `users`.
 
 #![allow(clippy::disallowed_types, clippy::disallowed_methods, reason = "this file is the real world")]
 
@@ -32,6 +32,7 @@ use super::permissions;
 #[cfg(feature = "pprof")]
 use super::profiler::RunningProfile;
 use super::task_registry::{Marked, TaskRegistry, TaskStats, WaitMark, marked_work};
+use super::users;
 use super::{
     BoxFuture, Clock, ClockSync, Datagrams, Disks, Env, Listener, MemoryBudget, Net, ProcessStats, Rng,
     Stream, TaskHandle, Tasks, ThreadStats, WorkerStats,
@@ -191,36 +192,16 @@ impl Disks for OsDisks {
     }
 
     fn process_user(&self) -> io::Result<String> {
-        user_name()
+        users::name_of(users::process_user())
+    }
+
+    fn other_owner(&self, path: &str) -> io::Result<Option<String>> {
+        users::other_owner(Path::new(path))
     }
 
     fn program_output(&self, program: &str, arguments: &[String]) -> io::Result<Vec<u8>> {
         child_program::output(program, arguments)
     }
-}
-
-/// Bytes for the entry of one user; the longest known ones have a few hundred.
-const USER_ENTRY_BYTES: usize = 16 << 10;
-
-/// Returns the name of the process's effective user, or its number if it has no name (in a container, for example).
-fn user_name() -> io::Result<String> {
-    // SAFETY: it has no preconditions.
-    let uid = unsafe { libc::geteuid() };
-    let mut buffer = [0; USER_ENTRY_BYTES];
-    let mut found = std::ptr::null_mut();
-    // SAFETY: passwd is a plain structure for which zeros are valid, and the call fills it.
-    let mut entry: libc::passwd = unsafe { std::mem::zeroed() };
-    // SAFETY: all pointers are those of live, writable values, and the length is that of the buffer.
-    let status = unsafe { libc::getpwuid_r(uid, &mut entry, buffer.as_mut_ptr(), buffer.len(), &mut found) };
-    if status != 0 {
-        return Err(io::Error::from_raw_os_error(status));
-    }
-    if found.is_null() {
-        return Ok(uid.to_string());
-    }
-    // SAFETY: the call found an entry, so the name is a C string in the buffer, which is alive.
-    let name = unsafe { std::ffi::CStr::from_ptr(entry.pw_name) };
-    Ok(name.to_string_lossy().into_owned())
 }
 
 struct OsNet {

@@ -125,8 +125,12 @@ spec:
             - --webserver-interface=0.0.0.0
             - --webserver-advertised-addresses=$(POD_NAME).{{ $name }}:{{ .web }}
             - --{{ .masters }}={{ include "nyala.masters" $root }}
-            {{- range $flag, $value := merge (dict) .values.flags $root.Values.flags }}
-            - {{ printf "--%s=%s" ($flag | replace "_" "-") (include "nyala.flag" $value) | quote }}
+            {{- /* Not merge: for it false, 0 and "" are no values, so that the shared flags would win. */ -}}
+            {{- $flags := dict -}}
+            {{- range $flag, $value := $root.Values.flags }}{{ $_ := set $flags ($flag | replace "_" "-") $value }}{{ end -}}
+            {{- range $flag, $value := .values.flags }}{{ $_ := set $flags ($flag | replace "_" "-") $value }}{{ end -}}
+            {{- range $flag, $value := $flags }}
+            - {{ printf "--%s=%s" $flag (include "nyala.flag" $value) | quote }}
             {{- end }}
           env:
             - name: POD_NAME

@@ -13,7 +13,7 @@ mod stopped;
 mod wal;
 
 use clap::{ArgMatches, Command};
-use engine::error::Result;
+use engine::error::{Error, Result};
 
 use super::exit::ExitError;
 use super::flag_options::{self, ReadFile};
@@ -67,6 +67,9 @@ impl DebugCommand {
 
     pub async fn run(self, env: &Env) -> Result<(), ExitError> {
         let (group, matches) = self.matches.subcommand().expect("clap asks for a command");
+        if group != "bundle" {
+            check_owners(env, &self.flags).map_err(ExitError::usage)?;
+        }
         match group {
             "fs" => fs::run(env, matches, &self.flags).await,
             "wal" => wal::run(env, matches, &self.flags).await,
@@ -76,4 +79,19 @@ impl DebugCommand {
             _ => master::run(env, matches, &self.flags).await,
         }
     }
+}
+
+/// Returns an error if root would write in directories of another user, whose server could not open the files.
+fn check_owners(env: &Env, flags: &Flags) -> Result<()> {
+    let Ok((wal, data)) = config::directories(flags) else { return Ok(()) };
+    for dir in [wal].iter().chain(&data) {
+        let owner = env.disks.other_owner(dir).map_err(|error| Error::io(dir, &error))?;
+        if let Some(owner) = owner {
+            return Err(Error::invalid(format!(
+                "{dir} belongs to user {owner}, whose server could not open what root writes there; run the \
+                 command as that user, such as: runuser -u {owner} -- nyala debug …"
+            )));
+        }
+    }
+    Ok(())
 }

@@ -147,15 +147,23 @@ impl TableAccess {
         self.check_read(&touched, schema, "SplitKeyRange")
     }
 
+    /// Returns true if the caller may see keys of rows, such as those at which a tablet is split.
+    pub(super) fn sees_keys(&self, schema: &Schema) -> bool {
+        schema.key_columns().iter().all(|column| self.may_read(column))
+    }
+
+    fn may_read(&self, column: &ColumnSchema) -> bool {
+        let TableAccess::Limited(privilege) = self else { return true };
+        let granted = i32::try_from(column.id.0).ok().and_then(|id| privilege.column_privileges.get(&id));
+        privilege.scan_privilege() || granted.is_some_and(|column| column.scan_privilege())
+    }
+
     fn check_read(&self, touched: &TouchedColumns<'_>, schema: &Schema, method: &str) -> Result<(), Reply> {
         let TableAccess::Limited(privilege) = self else { return Ok(()) };
         if privilege.scan_privilege() {
             return Ok(());
         }
-        let may = |column: &ColumnSchema| {
-            let granted = i32::try_from(column.id.0).ok().and_then(|id| privilege.column_privileges.get(&id));
-            granted.is_some_and(|column| column.scan_privilege())
-        };
+        let may = |column: &ColumnSchema| self.may_read(column);
         let columns = schema.columns();
         // An unknown name is refused like a forbidden one, so that callers cannot find out which columns exist.
         let named = |name: &str| schema.index_of_name(name).is_some_and(|index| may(&columns[index]));

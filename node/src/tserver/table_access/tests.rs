@@ -98,6 +98,10 @@ fn order_and_bounds_need_the_key() {
     };
     assert_eq!(columns(0b0010).check_split(&split(None), &schema()), Ok(()));
     assert!(columns(0b0010).check_split(&split(key), &schema()).is_err());
+    // Without a bound the answer must not have keys either.
+    assert!(!columns(0b0010).sees_keys(&schema()));
+    assert!(columns(0b0001).sees_keys(&schema()));
+    assert!(TableAccess::Full.sees_keys(&schema()));
 }
 
 #[test]

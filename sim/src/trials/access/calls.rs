@@ -335,10 +335,17 @@ impl AccessCalls {
             self.call(CALLER, TSERVER, "SplitKeyRange", &request, Vec::new()).await;
         let error =
             |reply: &SplitKeyRangeResponsePb| reply.error.as_ref().map(|error| text_of(&error.status));
+        let ranges = reply.as_ref().map_or(Vec::new(), |reply| reply.message.ranges.clone());
         let told = verdict(reply, error)?;
         let bounded = request.start_primary_key.is_some();
         let projected = shape.projected;
         let shape = ReadShape { projected, uses_keys: bounded, ..ReadShape::default() };
+        let keyed = ReadShape { uses_keys: true, ..shape.clone() };
+        if !rights.may_read(&self.table, &keyed)
+            && ranges.iter().any(|range| range.stop_primary_key.is_some())
+        {
+            return Err(format!("a split tells keys to a caller with {rights:?}"));
+        }
         expect(kind, rights.may_read(&self.table, &shape), Verdict::Done, told, || {
             format!("a split of {shape:?} with {rights:?}")
         })
