@@ -27,10 +27,23 @@ use sim_plan::{EngineLimits, FaultKind, Host, Plan};
 /// Directories of a server, by the names that faults use.
 pub const WAL_DIR: &str = "wal";
 pub const DATA_DIR: &str = "data";
+/// Data directories of tablet servers that have several.
+static DATA_DIRS: [&str; 3] = [DATA_DIR, "data-2", "data-3"];
 /// Longest time until a segment that was lost is sent again.
 const RETRANSMITTED_WITHIN: Duration = Duration::from_secs(3);
 /// Disk operations and syncs of a server's restart, until its tablets are replayed.
 const RESTART_DISK_OPS: u32 = 1_000;
+/// Disk operations and syncs of a server's first start.
+const BOOT_DISK_OPS: u32 = 100;
+
+/// Age of a backup's snapshot when it is held, and renewals of a hold within its lease, as in `nyala backup create`.
+const SNAPSHOT_AGE: Duration = Duration::from_secs(1);
+const RENEWALS_PER_LEASE: u32 = 3;
+/// Ways of segments from the choice of a backup's snapshot to the first scan, from a renewal to the next one, and of a
+/// call over a new connection with TLS.
+const HOLD_WAYS: u32 = 24;
+const RENEWAL_WAYS: u32 = 8;
+const CALL_WAYS: u32 = 24;
 
 /// Requirement of servers on their clocks.
 const CLOCK_RULE: ClockRule = ClockRule { max_error_micros: CLOCK_ERROR_MAX_MICROS };
@@ -54,6 +67,12 @@ const SCRUB_BYTES_PER_SECOND: u64 = 4 << 20;
 pub fn device_cost(plan: &Plan) -> DiskCost {
     let devices = &plan.devices;
     DiskCost { op: devices.op, kib: devices.kib, sync: devices.sync }
+}
+
+/// Returns the data directories of a server.
+pub fn data_dirs(plan: &Plan, host: Host) -> &'static [&'static str] {
+    let count = if matches!(host, Host::Tserver(_)) { usize::from(plan.data_dirs) } else { 1 };
+    &DATA_DIRS[..count.clamp(1, DATA_DIRS.len())]
 }
 
 /// Configures machines as the plan says and boots every server.
@@ -109,8 +128,8 @@ pub(crate) fn server_at(
 ) -> Option<HostProgram> {
     match host {
         Host::Master(_) => {
-            let config = master_config(plan, host, address);
-            Some(Arc::new(move |env| Box::pin(serve_master(env, config.clone()))))
+            let (config, running) = (master_config(plan, host, address), running.clone());
+            Some(Arc::new(move |env| Box::pin(serve_master(env, config.clone(), host, running.clone()))))
         }
         Host::Tserver(_) => Some(tablet_server(tserver_config_at(plan, host, address), host, running)),
         Host::Client(_) => None,
@@ -133,9 +152,10 @@ pub(crate) fn tserver_with(plan: &Plan, host: Host, security: SecuritySettings) 
     TserverConfig { security: Some(security), ..tserver_config(plan, host) }
 }
 
-async fn serve_master(env: Env, config: MasterConfig) -> ProgramResult {
+async fn serve_master(env: Env, config: MasterConfig, host: Host, running: RunningServers) -> ProgramResult {
     clock_watch::wait_synchronised(&env, CLOCK_RULE, CLOCK_PATIENCE).await?;
     let master = master::run(env, config).await?;
+    running.health.add(host, &master.common);
     master.catalog_ended().await;
     Err("the master's catalog ended".into())
 }
@@ -158,6 +178,38 @@ pub fn recovery_time(plan: &Plan) -> Duration {
     let elections = raft(plan).election_timeout() * 3 + BACKOFF_MAX;
     let restart = (plan.devices.op + plan.devices.sync) * RESTART_DISK_OPS;
     RETRANSMITTED_WITHIN + plan.cluster.rpc_timeout * 2 + elections + restart
+}
+
+/// Returns true if a backup that nothing disturbs holds its history before servers drop it, and renews the hold in
+/// time: its snapshot is a second old by then, and servers learn of the hold by a heartbeat.
+pub fn holds_history(plan: &Plan) -> bool {
+    let way = plan.network.latency + plan.network.jitter;
+    let held_after = SNAPSHOT_AGE + plan.cluster.heartbeat * 2 + way * HOLD_WAYS;
+    let renewed_after = history_lease(plan) / RENEWALS_PER_LEASE + way * RENEWAL_WAYS;
+    let kept = Duration::from_secs(plan.data.history.as_secs());
+    plan.network.loss_per_mille == 0 && held_after < kept && renewed_after < history_lease(plan)
+}
+
+fn history_lease(plan: &Plan) -> Duration {
+    plan.cluster.heartbeat * 2
+}
+
+/// Returns true if one call has its reply within its timeout where no segment is lost: it opens a connection, too.
+pub fn replies_promptly(plan: &Plan) -> bool {
+    let way = plan.network.latency + plan.network.jitter;
+    plan.network.loss_per_mille == 0 && way * CALL_WAYS < plan.cluster.rpc_timeout
+}
+
+/// Returns the time within which the masters of a new cluster know all tablet servers: a server sends its first
+/// heartbeats again after an interval if masters do not listen yet.
+pub fn boot_time(plan: &Plan) -> Duration {
+    plan.cluster.heartbeat * 3 + (plan.devices.op + plan.devices.sync) * BOOT_DISK_OPS
+}
+
+/// Returns the time within which a master that starts later knows all tablet servers that it reaches: each notices
+/// first that its connection is lost.
+pub fn registration_time(plan: &Plan) -> Duration {
+    RETRANSMITTED_WITHIN + (plan.cluster.rpc_timeout + plan.cluster.heartbeat) * 2
 }
 
 fn millis(time: Duration) -> u64 {
@@ -184,7 +236,7 @@ fn master_config(plan: &Plan, host: Host, address: AddressOf<'_>) -> MasterConfi
     if plan.alters_model_tables() {
         config.table_locations_ttl_ms = millis(LOCATIONS_TTL) as u32;
     }
-    config.history_holds.lease = plan.cluster.heartbeat * 2;
+    config.history_holds.lease = history_lease(plan);
     let cell_bytes_max = config.tablet.cell_bytes_max;
     config.tablet = tablet(plan.cluster.limits, cell_bytes_max).unwrap_or(config.tablet);
     config
@@ -216,7 +268,8 @@ fn scrub(plan: &Plan) -> ScrubConfig {
 
 fn tserver_config_at(plan: &Plan, host: Host, address: AddressOf<'_>) -> TserverConfig {
     let addr = ([0, 0, 0, 0], TSERVER_PORT).into();
-    let mut config = TserverConfig::new(addr, WAL_DIR, vec![DATA_DIR.to_string()]);
+    let data_dirs = data_dirs(plan, host).iter().map(ToString::to_string).collect();
+    let mut config = TserverConfig::new(addr, WAL_DIR, data_dirs);
     config.rpc_advertised_addrs = vec![address(host, TSERVER_PORT)];
     config.masters = masters(plan, address);
     config.log_sync = plan.cluster.log_sync;

@@ -270,7 +270,17 @@ impl Machine {
 
     /// Returns true if its disks have executed all operations correctly so far and have power.
     pub fn disks_are_fault_free(&self) -> bool {
+        self.disks_were_at_most_full() && self.fault_counts().iter().all(|counts| counts.full == 0)
+    }
+
+    /// Returns true if its disks have power, and failed operations only for lack of space so far.
+    pub fn disks_were_at_most_full(&self) -> bool {
         !self.lost_power() && self.fault_counts().iter().all(|counts| !had_disk_fault(counts))
+    }
+
+    /// Returns true if files of its disks are not as they were written, as far as the disks know.
+    pub fn disks_are_damaged(&self) -> bool {
+        self.fault_counts().iter().any(is_damaged)
     }
 
     /// Returns the time until a thread of the pool takes work that begins at `nanos` of the world: mostly none, now and
@@ -394,15 +404,15 @@ impl WallClock {
     }
 }
 
-/// Returns true if the device failed an operation, or executed a wrong one.
+/// Returns true if the device failed an operation though it had space, or executed a wrong one.
 fn had_disk_fault(counts: &FaultCounts) -> bool {
-    let refused = counts.ops_failed + counts.syncs_failed + counts.full;
-    refused
-        + counts.pages_unreadable
-        + counts.bits_flipped
-        + counts.writes_phantom
-        + counts.writes_misdirected
-        > 0
+    counts.ops_failed + counts.syncs_failed > 0 || is_damaged(counts)
+}
+
+/// Returns true if files of the device are not as they were written.
+fn is_damaged(counts: &FaultCounts) -> bool {
+    let writes = counts.writes_phantom + counts.writes_misdirected;
+    counts.pages_unreadable + counts.bits_flipped + writes > 0
 }
 
 impl Disks for Machine {

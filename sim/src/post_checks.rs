@@ -5,18 +5,21 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use engine::disk::Disk;
-use engine::tablet::flush::data_dir;
-use engine::tablet::superblock::{DataState, Superblock};
+use engine::tablet::superblock::DataState;
 
-use crate::cluster::{DATA_DIR, WAL_DIR};
+use crate::cluster::{WAL_DIR, data_dirs};
 use crate::oracle::Violation;
+use crate::oracle::disk_sizes::{self, ReplicaSizes};
 use crate::oracle::log_retention::{self, LogExtent};
 use crate::oracle::orphans::{self, DiskContents};
-use crate::oracle::settled_tablets::{self, RunningReplica};
-use crate::oracle::{unlisted_replicas, whole_tables};
+use crate::oracle::readiness::{self, LastingCauses, ServerCheck};
+use crate::oracle::table_settings::{self, ReplicaSettings};
+use crate::oracle::{settled_tablets, unlisted_replicas, whole_tables};
+use crate::server_files::{contents, replica_sizes, superblocks, tombstones};
+use crate::server_usage::RunningServers;
 use crate::workload::catalog_audit::CatalogAudit;
 use crate::world::World;
-use sim_plan::{Fault, Host, Plan};
+use sim_plan::{Fault, FaultKind, Host, Plan};
 
 /// Duration without requests.
 pub const IDLE: Duration = Duration::from_secs(2);
@@ -28,7 +31,8 @@ pub const EXPIRY: Duration = Duration::from_secs(200);
 /// Most times that the catalog is read.
 pub const AUDITS: u32 = 8;
 
-/// Reports tables that are not whole, replicas that the catalog does not list, and tablets that are not settled.
+/// Reports tables that are not whole, replicas that the catalog does not list, and tablets that are not settled or have
+/// other settings or sizes than masters and servers tell.
 /// `excused`: servers and tablets of replicas that no master can tell from members to be: they were copied for a
 /// configuration change that was lost.
 pub fn audit(
@@ -36,7 +40,7 @@ pub fn audit(
     plan: &Plan,
     catalog: &Result<CatalogAudit, String>,
     excused: &BTreeSet<(String, String)>,
-    running: &[RunningReplica],
+    servers: &RunningServers,
 ) -> Vec<Violation> {
     let catalog = match catalog {
         Ok(catalog) => catalog,
@@ -44,9 +48,8 @@ pub fn audit(
     };
     let mut with_data = Vec::new();
     for host in (0..plan.cluster.tservers).map(Host::Tserver).filter(|host| !loses_writes(plan, *host)) {
-        let disk = world.machine(&host.name()).disk(DATA_DIR);
-        let tablets = Superblock::list(&disk).unwrap_or_default();
-        let metas = tablets.into_iter().filter_map(|tablet| Superblock::load(&disk, tablet).ok());
+        let machine = world.machine(&host.name());
+        let metas = data_dirs(plan, host).iter().flat_map(|dir| superblocks(&machine.disk(dir)));
         let metas = metas.filter(|meta| matches!(meta.data_state, DataState::Ready | DataState::Copying));
         with_data.extend(metas.map(|meta| (host.name(), meta.tablet.to_string())));
     }
@@ -54,8 +57,39 @@ pub fn audit(
     with_data.retain(|replica| is_dropped(&replica.1) || !excused.contains(replica));
     let mut found = unlisted_replicas::check(&catalog.replicas, &with_data);
     found.extend(catalog.layouts.iter().flat_map(whole_tables::check));
-    found.extend(settled_tablets::check(&catalog.tablets, running));
+    found.extend(settled_tablets::check(&catalog.tablets, &servers.replicas()));
+    found.extend(table_settings::check(&catalog.settings, &settings_of_voters(catalog, servers)));
+    found.extend(disk_sizes::check_listed(&catalog.sizes, sizes(world, plan, servers)));
     found
+}
+
+/// Returns the settings of replicas that masters list. Others may have been copied for a change that was lost.
+fn settings_of_voters(catalog: &CatalogAudit, servers: &RunningServers) -> Vec<ReplicaSettings> {
+    let is_listed = |replica: &ReplicaSettings| {
+        let listed = catalog.tablets.get(&replica.tablet);
+        listed.is_some_and(|listed| listed.voters.contains(&replica.server))
+    };
+    servers.settings().into_iter().filter(is_listed).collect()
+}
+
+/// Returns the sizes of the replicas that run. Where writes were lost, files are shorter than their servers know.
+fn sizes(world: &mut dyn World, plan: &Plan, servers: &RunningServers) -> Vec<ReplicaSizes> {
+    let whole = servers.all().into_iter().filter(|(host, _)| !loses_writes(plan, *host));
+    let mut found = Vec::new();
+    for (host, server) in whole {
+        found.extend(replica_sizes(world, plan, (host, &*server)));
+    }
+    found
+}
+
+/// Reports replicas whose size is not that of their files. A file may be on its way: callers look again.
+pub fn find_wrong_sizes(world: &mut dyn World, plan: &Plan, servers: &RunningServers) -> Vec<Violation> {
+    disk_sizes::check(&sizes(world, plan, servers))
+}
+
+/// Reports tombstones with data. A start removes it, so this is asked before the last one, too.
+pub fn find_kept_data(world: &mut dyn World, servers: &RunningServers) -> Vec<Violation> {
+    orphans::check_tombstones(&tombstones(world, &servers.all()))
 }
 
 /// Returns true if superblocks of a server may be older than the server knows.
@@ -67,7 +101,7 @@ fn loses_writes(plan: &Plan, host: Host) -> bool {
 /// Reports orphans of tablets on the servers' disks.
 pub fn find_orphans(world: &mut dyn World, plan: &Plan) -> Vec<Violation> {
     let tservers = (0..plan.cluster.tservers).map(Host::Tserver);
-    let servers: Vec<DiskContents> = tservers.map(|host| disk_contents(world, host)).collect();
+    let servers: Vec<DiskContents> = tservers.flat_map(|host| contents(world, plan, host)).collect();
     orphans::check(&servers)
 }
 
@@ -84,36 +118,11 @@ pub fn find_long_logs(world: &mut dyn World, plan: &Plan) -> Vec<Violation> {
     log_retention::check(plan.cluster.limits, &kept)
 }
 
-fn disk_contents(world: &mut dyn World, host: Host) -> DiskContents {
-    let machine = world.machine(&host.name());
-    let (data, logs) = (machine.disk(DATA_DIR), machine.disk(WAL_DIR));
-    let names = |disk: &dyn Disk, dir: &str| -> BTreeSet<String> {
-        // A directory that was never created holds nothing.
-        let names = disk.list(dir).unwrap_or_default();
-        names.into_iter().filter(|name| !name.contains('.')).collect()
-    };
-    let superblocks = Superblock::list(&data).unwrap_or_default();
-    DiskContents {
-        server: host.name(),
-        unnamed: unreferenced_files(&data),
-        superblocks: superblocks.iter().map(ToString::to_string).collect(),
-        data: names(&data, "data"),
-        logs: names(&logs, "wals"),
-    }
-}
-
-/// Returns files of tablets that their superblocks do not name. Unreadable superblocks are skipped, and files of a copy
-/// in progress are named when it ends.
-fn unreferenced_files(disk: &dyn Disk) -> BTreeSet<String> {
-    let tablets = Superblock::list(disk).unwrap_or_default();
-    let metas = tablets.into_iter().filter_map(|tablet| Superblock::load(disk, tablet).ok());
-    let metas = metas.filter(|meta| meta.data_state != DataState::Copying);
-    let of = |meta: Superblock| {
-        let named: BTreeSet<&str> = meta.rowsets.iter().flat_map(|rowset| rowset.files()).collect();
-        let dir = data_dir(meta.tablet);
-        let lying = disk.list(&dir).unwrap_or_default();
-        let files = lying.into_iter().map(|name| format!("{dir}/{name}"));
-        files.filter(|file| !named.contains(file.as_str())).collect::<Vec<_>>()
-    };
-    metas.flat_map(of).collect()
+/// Reports checks of `/readyz` that are not right about a quiet cluster.
+pub fn find_unready(world: &mut dyn World, plan: &Plan, checks: &[ServerCheck]) -> Vec<Violation> {
+    let servers = plan.servers().into_iter().map(|host| host.name());
+    let damaged = servers.filter(|name| world.machine(name).disks_are_damaged()).collect();
+    let has = |kind| plan.faults.iter().any(|fault| fault.kind.kind() == kind);
+    let loses_refused = has(FaultKind::ClockStep) && has(FaultKind::Wipe);
+    readiness::check(checks, &LastingCauses { damaged, loses_refused })
 }

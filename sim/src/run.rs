@@ -19,19 +19,18 @@ use crate::cluster;
 use crate::event_log::{EventLog, SeriesPoints, TimelineEvent, listen_to_logs};
 use crate::features::RunFeatures;
 use crate::history::{CallOutcome, HistoryOp};
+use crate::idle_look;
 use crate::injector::{CALLS_CUT, FaultInjector, disturbances};
 use crate::machine::MountedDisk;
-use crate::oracle::{
-    OracleReport, Violation, availability, control_calls, idle_traffic, maintenance, recovered_state,
-    resources, uncaused_failures,
-};
+use crate::oracle::{Violation, control_calls, maintenance, recovered_state, resources, uncaused_failures};
 use crate::post_checks;
 use crate::recovered_state::{maintain, read as read_recovered_state};
+use crate::reply_checks::{self, AMPLE_MEMORY};
 use crate::run_observer::RunObserver;
 use crate::workload::Workload;
 use crate::world::keyed::KeyedWorld;
 use crate::world::turmoil::TurmoilWorld;
-use crate::world::{BOOTED, HostProgram, StopReason, World};
+use crate::world::{HostProgram, StopReason, World};
 use sim_plan::line_format::words;
 use sim_plan::{Host, Plan};
 
@@ -116,14 +115,10 @@ pub struct RunResult {
     pub features: Option<RunFeatures>,
 }
 
-/// Memory with which a server of a plan refuses no request.
-const AMPLE_MEMORY: u64 = 64 << 20;
 /// Operations without an end, and those that failed last, that the story of a hung run names.
 const PENDING_MAX: usize = 8;
 /// Most operations of a plan after which trials are repeated.
 const SMALL_PLAN_OPS_MAX: usize = 1_000;
-/// Disk operations that a batch of a scan may need: pages of many small files, beside other clients' operations.
-const BATCH_DISK_OPS: u32 = 1_000;
 /// Longest time for creating the tables.
 const PREPARE_LIMIT: Duration = Duration::from_secs(120);
 /// Longest time of a run, all phases together.
@@ -215,7 +210,7 @@ fn outcome(
 ) -> RunOutcome {
     let mut report = workload.report();
     if let Some(injector) = &injector {
-        check_availability(plan, workload, injector, &mut report);
+        reply_checks::check(plan, workload, injector, &mut report);
     }
     failures.extend(report.violations.iter().map(to_record));
     let (print, counts) = (log.fingerprint(), workload.counts());
@@ -249,23 +244,6 @@ fn work_counts(world: &mut dyn World, plan: &Plan, observer: &RunObserver) -> BT
     counts.insert("records", world.log().fingerprint().events);
     counts.insert("notes", observer.events());
     counts.into_iter().map(|(name, count)| (name.to_string(), count)).collect()
-}
-
-fn check_availability(plan: &Plan, workload: &Workload, injector: &FaultInjector, report: &mut OracleReport) {
-    let conditions = availability::Conditions {
-        disturbances: injector.disturbances(),
-        began: BOOTED.as_nanos() as u64,
-        settle: cluster::recovery_time(plan),
-        throttles: plan.cluster.memory < AMPLE_MEMORY,
-        is_replicated: plan.cluster.replicas >= 3 && !plan.may_lose_acknowledged(),
-        attempt: plan.cluster.rpc_timeout,
-        is_slow: plan.cluster.rpc_timeout < plan.devices.op * BATCH_DISK_OPS,
-        is_impatient: plan.cluster.rpc_timeout < plan.cluster.raft_heartbeat * 4,
-    };
-    let operations = workload.history().operations();
-    availability::check(&operations, &conditions, report);
-    let (events, tables) = (workload.table_history().events(), workload.model_tables());
-    availability::check_tables(&events, &tables, &operations, &conditions, report);
 }
 
 fn to_record(violation: &Violation) -> ViolationRecord {
@@ -342,6 +320,8 @@ impl<'a> Run<'a> {
             self.plan.clients.is_empty() || self.pass(&mut injector, self.plan.limit, "the workload");
         injector.end_faults(self.world);
         if worked {
+            let kept = post_checks::find_kept_data(self.world, self.observer.running());
+            self.failures.extend(kept.iter().map(to_record));
             injector.final_restart(self.world);
         }
         Some((injector, worked))
@@ -430,8 +410,8 @@ impl<'a> Run<'a> {
                 return;
             }
             let excused = self.observer.members_of_lost_changes();
-            let running = self.observer.running().replicas();
-            left = post_checks::audit(self.world, self.plan, &self.workload.last_audit(), &excused, &running);
+            let (catalog, servers) = (self.workload.last_audit(), self.observer.running());
+            left = post_checks::audit(self.world, self.plan, &catalog, &excused, servers);
             if left.is_empty() {
                 break;
             }
@@ -484,7 +464,7 @@ impl<'a> Run<'a> {
 
     /// Lets the cluster be idle for some time; returns what is left over, `None` if the run has failed.
     fn idle(&mut self, injector: &mut FaultInjector, time: u32, span: Duration) -> Option<Vec<Violation>> {
-        let before = self.world.log().fingerprint().events;
+        let before = idle_look::read(self.world, &self.observer);
         let idle: HostProgram = Arc::new(move |env| {
             Box::pin(async move {
                 env.sleep(span).await;
@@ -495,12 +475,16 @@ impl<'a> Run<'a> {
         if !self.pass(injector, span * 5, "the idle phase") {
             return None;
         }
-        let events = self.world.log().fingerprint().events - before;
-        let mut left = post_checks::find_orphans(self.world, self.plan);
+        // First of all: other checks read disks.
+        let mut left = idle_look::check(self.world, self.plan, &self.observer, before, span);
+        left.extend(post_checks::find_orphans(self.world, self.plan));
+        left.extend(post_checks::find_kept_data(self.world, self.observer.running()));
+        left.extend(post_checks::find_wrong_sizes(self.world, self.plan, self.observer.running()));
         left.extend(post_checks::find_long_logs(self.world, self.plan));
-        left.extend(idle_traffic::check(&self.plan.cluster, events, span));
         left.extend(control_calls::check(&self.observer.running().calls(), self.world.now()));
         left.extend(resources::check(&self.observer.running().usages(self.world)));
+        let checks = self.observer.running().health.checks();
+        left.extend(post_checks::find_unready(self.world, self.plan, &checks));
         Some(left)
     }
 

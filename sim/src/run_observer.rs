@@ -23,6 +23,7 @@ use crate::machine::Machine;
 use crate::oracle::copies::CopyLog;
 use crate::oracle::copy_requests::CopyRequests;
 use crate::oracle::memory_limit::MemoryReadings;
+use crate::oracle::uncaused_failures::DiskFailure;
 use crate::oracle::{Violation, hybrid_time, uncaused_failures, wrong_clocks};
 use crate::server_limits::{CLOCK_ERROR_MAX_MICROS, raft};
 use crate::server_usage::RunningServers;
@@ -188,6 +189,11 @@ impl RunObserver {
         self.state.marks().clone()
     }
 
+    /// Returns how often one mark was reached.
+    pub fn mark_count(&self, mark: &str) -> u64 {
+        self.state.marks().get(mark).copied().unwrap_or_default()
+    }
+
     /// Tells the invariants which tablets exist at the end.
     pub fn check_live_tablets(&self, tablets: &[TabletId]) {
         self.state.invariants().check_live_tablets(tablets);
@@ -262,10 +268,15 @@ impl MachineObserver {
     }
 
     /// Records a failure, unless the machine's disks caused it.
-    fn report_uncaused(&self, found: Option<Violation>) {
-        let obey = || self.machine.upgrade().is_some_and(|machine| machine.disks_are_fault_free());
-        if let Some(found) = found.filter(|_| obey()) {
-            self.state.uncaused().push(found);
+    fn report_uncaused(&self, found: Option<DiskFailure>) {
+        let Some(found) = found else { return };
+        let Some(machine) = self.machine.upgrade() else { return };
+        let no_disk_explains = match found.may_be_full {
+            true => machine.disks_are_fault_free(),
+            false => machine.disks_were_at_most_full(),
+        };
+        if no_disk_explains {
+            self.state.uncaused().push(found.violation);
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Handles to the running tablet servers of a run, and readings of the resources that they hold.
+//! Handles to the running servers of a run, and readings of the resources that they hold.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -11,23 +11,28 @@ use node::hosting::replica::ReplicaHandle;
 use node::tserver::server::TabletServer;
 use nyala_common::metrics::{MetricValue, table};
 
+use crate::health_boards::HealthBoards;
 use crate::oracle::control_calls::CallCount;
-use crate::oracle::resources::ServerUsage;
+use crate::oracle::resources::{DueMaintenance, ServerUsage};
 use crate::oracle::settled_tablets::RunningReplica;
+use crate::oracle::table_settings::ReplicaSettings;
 use crate::world::World;
 use sim_plan::Host;
 
-/// The tablet servers that run. Clones share them.
+/// The servers that run. Clones share them.
 #[derive(Clone, Default)]
 pub struct RunningServers {
     servers: Arc<Mutex<BTreeMap<Host, Weak<TabletServer>>>>,
+    /// Checks of masters and tablet servers.
+    pub health: HealthBoards,
 }
 
 impl RunningServers {
-    /// Adds a server that has started; it replaces the former process of its host.
+    /// Adds a tablet server that has started; it replaces the former process of its host.
     pub fn add(&self, host: Host, server: &Arc<TabletServer>) {
         let mut servers = self.servers.lock();
         servers.insert(host, Arc::downgrade(server));
+        self.health.add(host, &server.common);
     }
 
     /// Returns the calls of each method that each server has got since its start.
@@ -43,22 +48,48 @@ impl RunningServers {
 
     /// Returns the replicas of all servers that run.
     pub fn replicas(&self) -> Vec<RunningReplica> {
-        let servers = self.all().into_iter();
+        let live = self.live().into_iter();
+        live.map(|(tablet, id, replica)| running_replica(tablet, id, &replica)).collect()
+    }
+
+    /// Returns the settings that the replicas of all servers have.
+    pub fn settings(&self) -> Vec<ReplicaSettings> {
+        let live = self.live().into_iter();
+        let of_replica = |(tablet, server, replica): (String, String, ReplicaHandle)| {
+            let settings = replica.tablet().table_schema().extra.clone();
+            ReplicaSettings { tablet, server, settings }
+        };
+        live.map(of_replica).collect()
+    }
+
+    /// Returns the replicas that run, with the ids of their tablets and servers.
+    fn live(&self) -> Vec<(String, String, ReplicaHandle)> {
         let of_server = |(_, server): (Host, Arc<TabletServer>)| {
             let id = server.common.status.uuid().to_string();
             let entries = server.tablets.all().into_iter();
             let live = entries.filter_map(|entry| entry.running().ok().map(|replica| (entry.id, replica)));
             live.filter(|(_, replica)| !replica.is_stopped())
-                .map(|(tablet, replica)| running_replica(tablet.to_string(), id.clone(), &replica))
+                .map(|(tablet, replica)| (tablet.to_string(), id.clone(), replica))
                 .collect::<Vec<_>>()
         };
-        servers.flat_map(of_server).collect()
+        self.all().into_iter().flat_map(of_server).collect()
     }
 
-    /// Returns what each server holds now.
+    /// Returns what each server holds now: tasks of masters, and all that tablet servers hold.
     pub fn usages(&self, world: &mut dyn World) -> Vec<ServerUsage> {
         let tasks = |world: &mut dyn World, host: Host| world.machine(&host.name()).live_tasks().counts();
-        self.all().iter().map(|(host, server)| usage(*host, server, tasks(world, *host))).collect()
+        let of_master = |world: &mut dyn World, host: Host| ServerUsage {
+            server: host.name(),
+            tasks: tasks(world, host),
+            ..ServerUsage::default()
+        };
+        let masters = self.health.hosts().into_iter().filter(|host| matches!(host, Host::Master(_)));
+        let mut usages: Vec<ServerUsage> = masters.map(|host| of_master(world, host)).collect();
+        usages.extend(self.all().iter().map(|(host, server)| {
+            let is_damaged = world.machine(&host.name()).disks_are_damaged();
+            ServerUsage { due: due(server, is_damaged), ..usage(*host, server, tasks(world, *host)) }
+        }));
+        usages
     }
 }
 
@@ -79,6 +110,7 @@ fn running_replica(tablet: String, server: String, replica: &ReplicaHandle) -> R
         config_index: config.kudu_index(),
         is_change_pending: status.pending_config.is_some(),
         applied: replica.tablet().mvcc().last_applied().0,
+        hibernates: replica.is_hibernating(),
     }
 }
 
@@ -97,9 +129,7 @@ fn usage(host: Host, server: &TabletServer, tasks: BTreeMap<&'static str, u64>) 
     let bytes = |id: &str| bytes_of(&memory, id);
     let tablets: Vec<Arc<Tablet>> = server.tablets.all().iter().filter_map(|entry| entry.tablet()).collect();
     let sum = |part: fn(&Tablet) -> u64| tablets.iter().map(|tablet| part(tablet)).sum::<u64>();
-    // A failed replica keeps its operations and anchors until a copy replaces it.
-    let replicas = server.tablets.all().into_iter().filter_map(|entry| entry.running().ok());
-    let live: Vec<ReplicaHandle> = replicas.filter(|replica| !replica.is_stopped()).collect();
+    let live = live_replicas(server);
     let sum_live = |part: fn(&Tablet) -> u64| live.iter().map(|replica| part(replica.tablet())).sum::<u64>();
     // A member that no leader knows any more learns of no commit: what it has received stays pending.
     let is_forgotten = live.iter().any(|replica| replica.status().leader.is_none());
@@ -120,7 +150,35 @@ fn usage(host: Host, server: &TabletServer, tasks: BTreeMap<&'static str, u64>) 
         messages: bytes("calls") + bytes("answers"),
         operations: if is_forgotten { 0 } else { bytes("operations") },
         maintenance: bytes("maintenance"),
+        ..ServerUsage::default()
     }
+}
+
+/// Returns the maintenance that is due in a server's tablets. `is_damaged`: a compaction that cannot read its rowsets
+/// fails again and again.
+fn due(server: &TabletServer, is_damaged: bool) -> DueMaintenance {
+    let (limits, is_short) = (&server.config.tablet, server.memory.excess_bytes() > 0);
+    let (rows_max, deltas_max) = (limits.mrs_flush_bytes, limits.dms_flush_bytes);
+    let mut due = DueMaintenance::default();
+    for replica in live_replicas(server) {
+        let (tablet, state) = (replica.tablet(), replica.tablet().state());
+        let rows = state.frozen.iter().chain([&state.active]).filter(|rows| rows.rows() > 0);
+        let rows: Vec<usize> = rows.map(|rows| rows.bytes()).collect();
+        let with_deltas = state.disk.iter().filter(|rowset| rowset.dms_len() > 0);
+        let deltas: Vec<usize> = with_deltas.map(|rowset| rowset.dms_bytes()).collect();
+        due.frozen += state.frozen.len() as u64;
+        due.large_stores += u64::from(rows.iter().sum::<usize>() >= rows_max && !rows.is_empty());
+        due.large_stores += deltas.iter().filter(|bytes| **bytes >= deltas_max).count() as u64;
+        due.compactions += u64::from(!is_damaged && tablet.choose_compaction().is_some());
+        due.stores_in_short_memory += if is_short { (rows.len() + deltas.len()) as u64 } else { 0 };
+    }
+    due
+}
+
+/// Returns the replicas that run. A failed one keeps its operations and anchors until a copy replaces it.
+fn live_replicas(server: &TabletServer) -> Vec<ReplicaHandle> {
+    let replicas = server.tablets.all().into_iter().filter_map(|entry| entry.running().ok());
+    replicas.filter(|replica| !replica.is_stopped()).collect()
 }
 
 /// Returns the number of log anchors of stores that have nothing to flush.

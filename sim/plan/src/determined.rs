@@ -44,6 +44,7 @@ impl Plan {
             seed,
             reseeds: Vec::new(),
             cluster,
+            data_dirs: 1,
             data: DataSpec {
                 encodings: random.below(1_000_000) as u32,
                 few: random.percent(50),

@@ -16,6 +16,8 @@ use crate::tables::ModelTable;
 pub struct Plan {
     pub seed: u64,
     pub cluster: ClusterSpec,
+    /// Data directories of each tablet server, each on a device of its own.
+    pub data_dirs: u8,
     pub data: DataSpec,
     pub sending: RaftBatching,
     /// Required TLS, tickets and tokens; `None` for connections in plain text.
@@ -43,11 +45,13 @@ impl Plan {
     ///
     /// None if servers retain history for longer than any run, or if clocks differ between machines.
     pub fn history_kept(&self) -> Option<Duration> {
-        let disturbs_clock = |fault: &TimedFault| {
-            matches!(fault.kind.kind(), FaultKind::ClockJump | FaultKind::ClockDrift | FaultKind::ClockError)
-        };
+        use FaultKind::{ClockDrift, ClockError, ClockJump, ClockStep};
+        let disturbs_clock =
+            |fault: &TimedFault| matches!(fault.kind.kind(), ClockJump | ClockDrift | ClockError | ClockStep);
         let clocks_agree = self.clocks.is_empty() && !self.faults.iter().any(disturbs_clock);
-        (clocks_agree && !self.data.history.is_zero()).then_some(self.data.history)
+        // Servers are told whole seconds.
+        let kept = Duration::from_secs(self.data.history.as_secs().max(1));
+        (clocks_agree && !self.data.history.is_zero()).then_some(kept)
     }
 
     /// Returns all masters and tablet servers.

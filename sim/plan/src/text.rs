@@ -17,6 +17,9 @@ impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "seed {}", self.seed)?;
         writeln!(f, "{}", self.cluster.line())?;
+        if self.data_dirs != 1 {
+            writeln!(f, "data-dirs {}", self.data_dirs)?;
+        }
         if self.data != DataSpec::default() {
             writeln!(f, "{}", self.data.line())?;
         }
@@ -62,6 +65,7 @@ impl fmt::Display for Plan {
 struct Parts {
     seed: Option<u64>,
     cluster: Option<ClusterSpec>,
+    data_dirs: Option<u8>,
     data: DataSpec,
     sending: RaftBatching,
     security: Option<SecuritySpec>,
@@ -87,6 +91,7 @@ impl Parts {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         match word {
             "seed" => self.seed = Some(value(line, rest)?),
+            "data-dirs" => self.data_dirs = Some(value(line, rest)?),
             "limit" => self.limit = Some(value(line, rest)?),
             "quiet" => self.quiet = Some(value(line, rest)?),
             "ending" => self.ending = Some(value(line, rest)?),
@@ -126,6 +131,7 @@ impl Parts {
         Ok(Plan {
             seed: self.seed.ok_or_else(|| missing("seed"))?,
             cluster: self.cluster.ok_or_else(|| missing("cluster"))?,
+            data_dirs: self.data_dirs.unwrap_or(1),
             data: self.data,
             sending: self.sending,
             security: self.security,

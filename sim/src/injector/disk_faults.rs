@@ -2,10 +2,11 @@
 
 use engine::disk::mem::{DiskOpKind, WriteDamage};
 
-use super::{FaultInjector, OPERATOR_PAUSE, ScheduledAction, name};
-use crate::cluster::DATA_DIR;
+use super::{FaultInjector, OPERATOR_PAUSE, ScheduledAction};
+use crate::cluster::WAL_DIR;
 use crate::trigger::{ArmedTrigger, EIO, TriggerAction};
 use crate::world::World;
+use sim_plan::faults::{HostDir, MetadataKind};
 use sim_plan::{Fault, Host};
 
 impl FaultInjector {
@@ -13,6 +14,8 @@ impl FaultInjector {
     pub(super) fn apply_disk_fault(&mut self, world: &mut dyn World, target: Host, kind: &Fault) -> bool {
         let (now, mono) = (world.now(), world.mono());
         let machine = world.machine(&target.name());
+        let data = self.directory(target, HostDir::Data);
+        let name = |dir: HostDir| if dir == HostDir::Wal { WAL_DIR } else { data };
         match kind {
             Fault::DiskStall { dir, span } => machine.stall(name(*dir), mono.after(*span)),
             Fault::DiskSlow { dir, factor, span } => {
@@ -30,7 +33,6 @@ impl FaultInjector {
             Fault::DiskFull { dir, free, span } => {
                 machine.disk(name(*dir)).set_free(*free);
                 self.at(now + *span, ScheduledAction::DiskSpace(target, *dir));
-                self.schedule_health_check(target, now + *span);
             }
             Fault::SyncError { dir, sync } => {
                 machine.disk(name(*dir)).fail_nth(DiskOpKind::Sync, u64::from(*sync), EIO);
@@ -43,22 +45,23 @@ impl FaultInjector {
             }
             Fault::BitRot { bits } => {
                 self.state(target).damaged = true;
-                return machine.disk(DATA_DIR).flip_bits(u64::from(*bits)) > 0;
+                return machine.disk(data).flip_bits(u64::from(*bits)) > 0;
             }
             Fault::LostWrite { write } => {
-                machine.disk(DATA_DIR).damage_append(u64::from(*write), WriteDamage::Lost);
+                machine.disk(data).damage_append(u64::from(*write), WriteDamage::Lost);
                 self.state(target).damaged = true;
             }
             Fault::MetadataRot { files, bits } => {
                 self.state(target).damaged = true;
-                return self.rot_metadata(&machine, *files, *bits) > 0;
+                let disk = machine.disk(if *files == MetadataKind::Log { WAL_DIR } else { data });
+                return self.rot_metadata(&disk, *files, *bits) > 0;
             }
             Fault::UnreadablePages { pages } => {
                 self.state(target).damaged = true;
-                return machine.disk(DATA_DIR).lose_pages(u64::from(*pages)) > 0;
+                return machine.disk(data).lose_pages(u64::from(*pages)) > 0;
             }
             Fault::MisdirectedWrite { write } => {
-                machine.disk(DATA_DIR).damage_append(u64::from(*write), WriteDamage::Misdirected);
+                machine.disk(data).damage_append(u64::from(*write), WriteDamage::Misdirected);
                 self.state(target).damaged = true;
             }
             other => unreachable!("{} is no fault of a disk", other.word()),

@@ -47,14 +47,15 @@ impl Disturbances {
     pub(super) fn of_device(&mut self, host: Host, fault: &Fault, now: Duration) {
         use FaultKind::*;
         match fault.kind() {
-            DiskStall | DiskSlow | ClockJump | ClockDrift | ClockError | Memory | SlowCpu => {
+            // What waited for space continues by itself once there is some.
+            DiskStall | DiskSlow | DiskFull | ClockJump | ClockDrift | ClockError | Memory | SlowCpu => {
                 self.span(vec![host], fault.word(), now, now + fault.span());
             }
             // Timestamps of a clock that was ahead stay ahead until all clocks have reached them.
             ClockStep => self.begin(host, fault.word(), now),
             // The operation that fails may come late, and what it breaks is repaired later still.
-            DiskError | DiskErrorAfter | DiskFull | SyncError | ReadErrors | BitRot | LostWrite
-            | MisdirectedWrite | MetadataRot | UnreadablePages => self.begin(host, fault.word(), now),
+            DiskError | DiskErrorAfter | SyncError | ReadErrors | BitRot | LostWrite | MisdirectedWrite
+            | MetadataRot | UnreadablePages => self.begin(host, fault.word(), now),
             // Recorded where they are applied, with the hosts that they affect.
             Kill | PowerCut | PowerCutInDisk | PowerCutAfter | PowerCutInSync | PowerCutPages
             | RollingRestart | ZonePowerCut | Wipe | Pause | StrikeAfter | StrikeLeader | Isolate
@@ -92,10 +93,22 @@ pub fn last_ends(disturbances: &[Disturbance]) -> BTreeMap<Host, Duration> {
 
 #[cfg(test)]
 mod tests {
+    use sim_plan::faults::HostDir;
+
     use super::*;
 
     const fn at(seconds: u64) -> Duration {
         Duration::from_secs(seconds)
+    }
+
+    #[test]
+    fn a_full_device_disturbs_while_it_is_full_and_a_failed_one_until_faults_end() {
+        let (host, dir) = (Host::Tserver(1), HostDir::Wal);
+        let mut disturbances = Disturbances::default();
+        disturbances.of_device(host, &Fault::DiskFull { dir, free: 9, span: at(2) }, at(1));
+        disturbances.of_device(host, &Fault::DiskError { dir, op: 1 }, at(1));
+        let ends: Vec<_> = disturbances.all().iter().map(|one| one.to).collect();
+        assert_eq!(ends, [Some(at(3)), None]);
     }
 
     #[test]

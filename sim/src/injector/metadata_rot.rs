@@ -4,8 +4,6 @@ use engine::disk::mem::MemDisk;
 use engine::disk::{Disk, read_file};
 
 use super::FaultInjector;
-use crate::cluster::{DATA_DIR, WAL_DIR};
-use crate::machine::Machine;
 use sim_plan::faults::MetadataKind;
 
 /// Directories of tablets' logs, superblocks and consensus metadata.
@@ -16,9 +14,8 @@ const CONSENSUS: &str = "consensus-meta";
 const SEGMENT: &str = ".wal";
 
 impl FaultInjector {
-    /// Flips bits of random files of a kind; returns the number of bits flipped.
-    pub(super) fn rot_metadata(&mut self, machine: &Machine, kind: MetadataKind, bits: u8) -> u64 {
-        let disk = machine.disk(if kind == MetadataKind::Log { WAL_DIR } else { DATA_DIR });
+    /// Flips bits of random files of a kind, which are on this disk; returns the number of bits flipped.
+    pub(super) fn rot_metadata(&mut self, disk: &MemDisk, kind: MetadataKind, bits: u8) -> u64 {
         // Faults of the device are for operations of the server: the files are listed elsewhere.
         let image = disk.image();
         let files = match kind {

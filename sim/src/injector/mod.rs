@@ -18,7 +18,7 @@ use std::time::Duration;
 use engine::disk::mem::{DiskOpKind, MemDisk};
 use engine::time::Instant;
 
-use crate::cluster::{DATA_DIR, WAL_DIR, device_cost};
+use crate::cluster::{WAL_DIR, data_dirs, device_cost};
 use crate::net::call_cuts::CallCutId;
 use crate::trigger::{ArmedTrigger, EIO, TriggerAction};
 use crate::world::{BOOTED, LinkRule, LinkRuleId, World};
@@ -254,12 +254,18 @@ impl FaultInjector {
             ScheduledAction::Kill(host, down) => {
                 self.take_down(world, host, down, |world, host| world.kill(host));
             }
-            ScheduledAction::DiskSpeed(host, dir) => world.machine(&host.name()).slow_disk(name(dir), 1),
+            ScheduledAction::DiskSpeed(host, dir) => {
+                let machine = world.machine(&host.name());
+                self.directories(host, dir).iter().for_each(|dir| machine.slow_disk(dir, 1));
+            }
             ScheduledAction::DiskSpace(host, dir) => {
-                world.machine(&host.name()).disk(name(dir)).set_free(DISK_FREE)
+                let machine = world.machine(&host.name());
+                self.directories(host, dir).iter().for_each(|dir| machine.disk(dir).set_free(DISK_FREE));
             }
             ScheduledAction::ReadErrors(host, dir) => {
-                world.machine(&host.name()).disk(name(dir)).fail_some(DiskOpKind::Read, 0, EIO);
+                let machine = world.machine(&host.name());
+                let end = |dir: &&str| machine.disk(dir).fail_some(DiskOpKind::Read, 0, EIO);
+                self.directories(host, dir).iter().for_each(end);
             }
             ScheduledAction::ClockDrift(host, ppm) => {
                 world.machine(&host.name()).drift_clock(ppm, true_micros)
@@ -370,11 +376,14 @@ impl FaultInjector {
             Fault::PowerCut { down } => {
                 self.take_down(world, target, *down, |world, host| world.cut_power(host))
             }
-            Fault::PowerCutPages { down } => self.take_down(world, target, *down, |world, host| {
-                let machine = world.machine(host);
-                [WAL_DIR, DATA_DIR].iter().for_each(|dir| machine.disk(dir).scatter_unsynced());
-                world.cut_power(host);
-            }),
+            Fault::PowerCutPages { down } => {
+                let data = self.directories(target, HostDir::Data);
+                self.take_down(world, target, *down, |world, host| {
+                    let machine = world.machine(host);
+                    [WAL_DIR].iter().chain(data).for_each(|dir| machine.disk(dir).scatter_unsynced());
+                    world.cut_power(host);
+                })
+            }
             Fault::RollingRestart { down, every } => {
                 let now = world.now();
                 for (number, host) in (1_u32..).zip(self.role_after(target)) {
@@ -436,7 +445,7 @@ impl FaultInjector {
             Fault::PowerCutAfter { moment, nth, dir, op, down } => {
                 self.state(target).armed_power_cut = Some((kind.word(), *down));
                 let machine = world.machine(&target.name());
-                let disk = machine.disk(name(*dir));
+                let disk = machine.disk(self.directory(target, *dir));
                 let charge = TriggerAction::PowerCut(disk, *op);
                 machine.triggers().arm(ArmedTrigger { trigger: *moment, nth: *nth, action: charge });
             }
@@ -460,7 +469,22 @@ impl FaultInjector {
         self.state(target).armed_power_cut = Some((kind.word(), down));
         let machine = world.machine(&target.name());
         machine.triggers().expect_cut();
-        machine.disk(name(dir))
+        machine.disk(self.directory(target, dir))
+    }
+
+    /// Returns the directories of a host that a fault may mean.
+    fn directories(&self, host: Host, dir: HostDir) -> &'static [&'static str] {
+        match dir {
+            HostDir::Wal => &[WAL_DIR],
+            HostDir::Data => data_dirs(&self.plan, host),
+        }
+    }
+
+    /// Draws the directory of a host that a fault hits.
+    fn directory(&mut self, host: Host, dir: HostDir) -> &'static str {
+        let all = self.directories(host, dir);
+        // Hosts with one directory draw nothing: other draws of their faults stay as they were.
+        if all.len() == 1 { all[0] } else { self.draw.pick(all) }
     }
 
     /// Handles the power loss of a host within a disk operation.
@@ -529,7 +553,8 @@ impl FaultInjector {
         let hosts: Vec<Host> = self.hosts.keys().copied().collect();
         for host in hosts {
             let machine = world.machine(&host.name());
-            [WAL_DIR, DATA_DIR].iter().for_each(|dir| machine.disk(dir).end_faults());
+            let data = self.directories(host, HostDir::Data);
+            [WAL_DIR].iter().chain(data).for_each(|dir| machine.disk(dir).end_faults());
             machine.triggers().clear();
             machine.set_cost(device_cost(&self.plan));
             let failures = disk_failures(world, host);
@@ -550,15 +575,9 @@ impl FaultInjector {
     }
 }
 
-/// Returns the number of failed operations of a host's disks.
+/// Returns the number of failed operations of a host's disks. Not those for which there was no space: no server needs a
+/// restart for them.
 fn disk_failures(world: &mut dyn World, host: Host) -> u64 {
     let counts = world.machine(&host.name()).fault_counts();
-    counts.iter().map(|counts| counts.ops_failed + counts.syncs_failed + counts.full).sum()
-}
-
-fn name(dir: HostDir) -> &'static str {
-    match dir {
-        HostDir::Wal => WAL_DIR,
-        HostDir::Data => DATA_DIR,
-    }
+    counts.iter().map(|counts| counts.ops_failed + counts.syncs_failed).sum()
 }

@@ -19,10 +19,12 @@ pub mod draws;
 pub mod invalid_draws;
 mod range_draws;
 pub mod rows;
+mod settings;
 mod versions;
 
 pub use condition::{Condition, Truth};
 pub use rows::{ModelRow, RowAnswer, RowCells, RowWrite};
+pub use settings::TableSettings;
 pub use versions::{Incarnation, TableVersion};
 
 /// Number of a column of a table, never reused.

@@ -6,13 +6,15 @@ use std::ops::RangeInclusive;
 
 use sim_plan::tables::{ColumnSpec, ModelTable};
 
+use super::settings::TableSettings;
 use super::{ColNo, RowWrite};
 use crate::history::Nanos;
 
-/// One version of a table's name, columns and ranges.
+/// One version of a table's name, settings, columns and ranges.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TableVersion {
     pub name: String,
+    pub settings: TableSettings,
     pub table: ModelTable,
     /// Time of the call that made it.
     pub called: Nanos,
@@ -41,7 +43,8 @@ impl Incarnation {
     pub fn new(table: ModelTable, id: String, name: String, called: Nanos, known: Nanos) -> Incarnation {
         let columns = table.columns.iter().map(|column| (column.number, column.clone())).collect();
         let number = table.spec.number;
-        let version = TableVersion { name, table, called, known: Some(known), void: false };
+        let settings = TableSettings::default();
+        let version = TableVersion { name, settings, table, called, known: Some(known), void: false };
         Incarnation { number, id, versions: vec![version], absent: Vec::new(), gone: None, columns }
     }
 
@@ -49,12 +52,13 @@ impl Incarnation {
         usize::from(self.versions[0].table.spec.keys)
     }
 
-    /// Adds a version whose call begins now; returns its number.
+    /// Adds a version whose call begins now, with the settings of the one before; returns its number.
     pub fn begin(&mut self, name: String, table: ModelTable, now: Nanos) -> usize {
         for column in &table.columns {
             self.columns.entry(column.number).or_insert_with(|| column.clone());
         }
-        self.versions.push(TableVersion { name, table, called: now, known: None, void: false });
+        let settings = self.versions[self.newest()].settings.clone();
+        self.versions.push(TableVersion { name, settings, table, called: now, known: None, void: false });
         self.versions.len() - 1
     }
 

@@ -6,6 +6,7 @@ use sim_plan::tables::{ColumnSpec, Value};
 
 use super::history::{ReadCall, ReadOutcome, TableCall, TableEvent, WriteOutcome};
 use super::{metadata, of_call};
+use crate::history::Nanos;
 use crate::model::{Incarnation, TableVersion};
 use crate::oracle::Violation;
 use crate::wire::keys;
@@ -22,8 +23,13 @@ const INVALID_SNAPSHOT: i32 = 13;
 const NOT_FOUND: i32 = 1;
 const UNKNOWN_ERROR: i32 = 1;
 
-/// Checks one call.
-pub fn check(at: usize, event: &TableEvent, table: &Incarnation) -> Vec<Violation> {
+/// Part of the message about a timestamp that is too far ahead.
+const FROM_THE_FUTURE: &str = "ahead of this server's clock";
+/// Distance that a timestamp may be ahead of a server's clock.
+const AHEAD_MAX: Nanos = 10_000_000_000;
+
+/// Checks one call. `apart`: the largest difference of two machines' clocks.
+pub fn check(at: usize, event: &TableEvent, table: &Incarnation, apart: Nanos) -> Vec<Violation> {
     let mut found = Vec::new();
     let view = &table.versions[event.view].table.columns;
     let possible: Vec<&TableVersion> = table.possible(event.span()).collect();
@@ -57,7 +63,8 @@ pub fn check(at: usize, event: &TableEvent, table: &Incarnation) -> Vec<Violatio
             let columns = columns_of(call, view);
             let resolves = possible.iter().all(|version| version.resolve(&columns).is_some());
             let of_schema = [INVALID_SCHEMA, MISMATCHED_SCHEMA, INVALID_SCAN_SPEC].contains(code);
-            if resolves && of_schema || *code == INVALID_SNAPSHOT && call.time == ScanTime::Chosen {
+            let wrong_snapshot = *code == INVALID_SNAPSHOT && !may_refuse_snapshot(call, message, apart);
+            if resolves && of_schema || wrong_snapshot {
                 found.push(of_call(at, event, &format!("a valid scan was refused ({code}): {message}")));
             }
         }
@@ -75,6 +82,17 @@ pub fn check(at: usize, event: &TableEvent, table: &Incarnation) -> Vec<Violatio
         TableCall::Write { .. } | TableCall::Read { .. } => {}
     }
     found
+}
+
+/// Returns true if a server may refuse the snapshot of a scan: it is ahead of the server's clock, or before the start
+/// of a diff. Servers keep the history of model tables for longer than any run.
+fn may_refuse_snapshot(call: &ReadCall, message: &str, apart: Nanos) -> bool {
+    let goes_back = match call.time {
+        ScanTime::Chosen => return false,
+        ScanTime::Named(at) => call.since.is_some_and(|since| since > at),
+        ScanTime::Latest | ScanTime::YourWrites => false,
+    };
+    goes_back || apart > AHEAD_MAX && message.contains(FROM_THE_FUTURE)
 }
 
 /// Returns the columns that a scan names.
@@ -140,4 +158,48 @@ fn rows_fault(table: &Incarnation, call: &ReadCall, rows: &[ScanRow], count: u64
 pub fn within(call: &ReadCall, key: &[u8]) -> bool {
     call.lower.as_deref().is_none_or(|lower| lower <= key)
         && call.upper.as_deref().is_none_or(|upper| key < upper)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(time: ScanTime, since: Option<u64>, message: &str, apart: Nanos) -> usize {
+        let call = ReadCall {
+            columns: Vec::new(),
+            conditions: Vec::new(),
+            lower: None,
+            upper: None,
+            time,
+            since,
+            ordered: since.is_some(),
+            limit: None,
+            partial: false,
+        };
+        let outcome =
+            ReadOutcome::Refused { code: INVALID_SNAPSHOT, status: 4, message: message.to_string() };
+        let event = TableEvent {
+            client: 1,
+            invoked: 20,
+            returned: 30,
+            after: 0,
+            table: 0,
+            tablet: "t".to_string(),
+            view: 0,
+            call: TableCall::Read { call, outcome },
+        };
+        check(0, &event, &crate::model::tests::incarnation(), apart).len()
+    }
+
+    #[test]
+    fn only_wrong_clocks_explain_a_refused_snapshot() {
+        let gone = "snapshot scan end timestamp is earlier than the ancient history mark";
+        let ahead = "cannot verify timestamp: timestamp 9 is 11000000 us ahead of this server's clock";
+        let (named, far) = (ScanTime::Named(9), 2 * AHEAD_MAX);
+        assert_eq!((refused(named, None, gone, 0), refused(named, None, gone, far)), (1, 1));
+        assert_eq!((refused(named, None, ahead, 0), refused(named, None, ahead, far)), (1, 0));
+        assert_eq!(refused(ScanTime::Latest, None, ahead, far), 0);
+        assert_eq!(refused(ScanTime::Chosen, None, ahead, far), 1);
+        assert_eq!((refused(named, Some(12), "cannot go back", 0), refused(named, Some(3), gone, 0)), (0, 1));
+    }
 }

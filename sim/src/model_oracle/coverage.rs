@@ -144,6 +144,7 @@ pub fn wanted() -> BTreeSet<String> {
         "write of several tablets by the client",
         "scan by the client of a new or old tablet",
         "alter refused as a whole",
+        "alter settings",
         "all columns in the key",
         "metadata statistics at rest",
         "metadata scanner expired",

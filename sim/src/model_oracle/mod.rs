@@ -25,12 +25,13 @@ use std::collections::BTreeMap;
 
 pub use history::{ReadCall, ReadOutcome, TableCall, TableEvent, TableHistory, WriteOutcome};
 
+use crate::history::Nanos;
 use crate::model::Incarnation;
 use crate::oracle::OracleReport;
 pub use violation::{NAME, of_call, show_version};
 
-/// Checks the calls on model tables.
-pub fn check(tables: &[Incarnation], events: &[TableEvent]) -> OracleReport {
+/// Checks the calls on model tables. `apart`: the largest difference of two machines' clocks.
+pub fn check(tables: &[Incarnation], events: &[TableEvent], apart: Nanos) -> OracleReport {
     let mut report = OracleReport::default();
     let events = &*numbering::resolve(tables, events, &mut report);
     let mut by_tablet: BTreeMap<(usize, &str), Vec<usize>> = BTreeMap::new();
@@ -38,7 +39,7 @@ pub fn check(tables: &[Incarnation], events: &[TableEvent]) -> OracleReport {
     for (at, event) in events.iter().enumerate() {
         report.checked += 1;
         if let Some(table) = tables.get(event.table) {
-            answers::check(at, event, table).into_iter().for_each(|violation| report.add(violation));
+            answers::check(at, event, table, apart).into_iter().for_each(|violation| report.add(violation));
             match (event.tablet.as_str(), &event.call) {
                 ("", TableCall::Write { .. }) => anywhere.entry(event.table).or_default().push(at),
                 (tablet, _) => by_tablet.entry((event.table, tablet)).or_default().push(at),

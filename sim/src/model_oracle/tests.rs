@@ -467,7 +467,7 @@ impl Player {
                 self.ask();
             }
         }
-        check(&[self.table], &self.events)
+        check(&[self.table], &self.events, 0)
     }
 }
 
@@ -539,7 +539,7 @@ fn read(invoked: u64, at: u64, value: Option<i128>) -> TableEvent {
 fn an_unknown_write_takes_effect_later_or_never_but_not_both() {
     let (table, _) = small();
     let unknown = || upsert(20, 2, WriteOutcome::Unknown("no reply".to_string()));
-    let clean = |events: &[TableEvent]| check(std::slice::from_ref(&table), events).is_clean();
+    let clean = |events: &[TableEvent]| check(std::slice::from_ref(&table), events, 0).is_clean();
     let first = || upsert(10, 1, done(11));
     assert!(clean(&[first(), unknown(), read(30, 31, Some(1)), read(40, 41, Some(2))]));
     assert!(clean(&[first(), unknown(), read(30, 31, Some(1)), read(40, 41, Some(1))]));
@@ -550,7 +550,7 @@ fn an_unknown_write_takes_effect_later_or_never_but_not_both() {
 #[test]
 fn a_snapshot_has_all_before_its_timestamp() {
     let (table, _) = small();
-    let clean = |events: &[TableEvent]| check(std::slice::from_ref(&table), events).is_clean();
+    let clean = |events: &[TableEvent]| check(std::slice::from_ref(&table), events, 0).is_clean();
     assert!(clean(&[upsert(10, 1, done(11)), read(20, 12, Some(1)), read(20, 11, None)]));
     assert!(!clean(&[upsert(10, 1, done(11)), read(20, 11, Some(1))]));
     assert!(!clean(&[read(20, 12, Some(1))]), "a row that no client wrote");
@@ -560,7 +560,7 @@ fn a_snapshot_has_all_before_its_timestamp() {
 #[test]
 fn a_scan_that_may_have_passed_a_tablet_by_may_lack_rows_but_has_no_others() {
     let (table, _) = small();
-    let clean = |events: &[TableEvent]| check(std::slice::from_ref(&table), events).is_clean();
+    let clean = |events: &[TableEvent]| check(std::slice::from_ref(&table), events, 0).is_clean();
     let partial = |at: u64, value: Option<i128>| {
         let mut event = read(at + 1, at, value);
         if let TableCall::Read { call, .. } = &mut event.call {
@@ -577,7 +577,7 @@ fn a_scan_that_may_have_passed_a_tablet_by_may_lack_rows_but_has_no_others() {
 #[test]
 fn an_unknown_write_to_any_tablet_explains_a_row_of_each() {
     let (table, _) = small();
-    let clean = |events: &[TableEvent]| check(std::slice::from_ref(&table), events).is_clean();
+    let clean = |events: &[TableEvent]| check(std::slice::from_ref(&table), events, 0).is_clean();
     let unknown = TableEvent {
         tablet: String::new(),
         ..upsert(10, 1, WriteOutcome::Unknown("its range is gone".to_string()))

@@ -142,8 +142,8 @@ impl Network {
         let end = |host, addr| End { host, addr, open: true, error: None };
         let ends = [end(attempt.from, attempt.local), end(attempt.to, attempt.remote)];
         let window = self.profile.window as usize;
-        self.conns
-            .insert(id, Conn { ends, pipes: [Pipe::new(window), Pipe::new(window)], lane: attempt.lane });
+        let (pipes, lane) = ([Pipe::new(window), Pipe::new(window)], attempt.lane);
+        self.conns.insert(id, Conn { ends, pipes, lane, is_silent: false });
         let listeners = &mut self.hosts[attempt.to].listeners;
         if let Some(accepting) = listeners.get_mut(&attempt.remote.port()) {
             accepting.backlog.push_back(id);

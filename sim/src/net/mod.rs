@@ -14,6 +14,7 @@
 //!   travel like bytes do, and wait at a blocked link.
 //! - **A machine without power** sends nothing. A peer that writes to it when it is back is reset; a peer that only
 //!   reads waits without end: half-open.
+//! - **A silent connection** carries nothing any more, as if a router on its way had forgotten it; new ones work.
 //! - **A host may have a capacity** ([`capacity`]): a link and cores that serve what arrives in turn.
 //! - **Connecting** needs both directions, and is retried each second; a port without a listener refuses.
 //!
@@ -78,6 +79,8 @@ struct Conn {
     /// `pipes[side]` is written by that side.
     pipes: [Pipe; 2],
     lane: Lane,
+    /// True if the path between its ends has forgotten it: nothing arrives any more, and neither end is told.
+    is_silent: bool,
 }
 
 struct HostState {
@@ -424,7 +427,7 @@ impl Network {
     fn deliver(&mut self, now: u64, id: ConnId, side: Side) {
         let Some(conn) = self.conns.get(&id) else { return };
         let (from, to) = (conn.ends[side].host, conn.ends[1 - side].host);
-        let passes = self.passes(from, to);
+        let passes = self.passes(from, to) && !conn.is_silent;
         let Some(conn) = self.conns.get_mut(&id) else { return };
         let sender_lives = conn.ends[side].open || self.hosts[from].powered;
         let receiver_lives = conn.ends[1 - side].open;
@@ -455,6 +458,9 @@ impl Network {
 
     fn reset_arrives(&mut self, now: u64, id: ConnId, side: Side) {
         let Some(conn) = self.conns.get(&id) else { return };
+        if conn.is_silent {
+            return;
+        }
         if !self.passes(conn.ends[1 - side].host, conn.ends[side].host) {
             self.schedule(now + RETRANSMIT_NANOS, Event::Reset(id, side));
             return;
@@ -495,7 +501,7 @@ impl Network {
     /// Retransmits what waits at links that are no longer blocked.
     fn retransmit_unblocked(&mut self, now: u64) {
         let mut retry_nanos = Vec::new();
-        for (id, conn) in &self.conns {
+        for (id, conn) in self.conns.iter().filter(|(_, conn)| !conn.is_silent) {
             for side in 0..2 {
                 let (from, to) = (conn.ends[side].host, conn.ends[1 - side].host);
                 if let Some(since) = conn.pipes[side].stalled_since
@@ -518,17 +524,32 @@ impl Network {
 
     /// Resets every connection between two hosts, at both ends at once; returns their number.
     pub fn reset_between(&mut self, one: HostId, other: HostId) -> usize {
-        let between = |conn: &Conn| {
-            let hosts = (conn.ends[0].host, conn.ends[1].host);
-            hosts == (one, other) || hosts == (other, one)
-        };
-        let ids: Vec<ConnId> =
-            self.conns.iter().filter(|(_, conn)| between(conn)).map(|(id, _)| *id).collect();
+        let ids = self.between(one, other);
         for id in &ids {
             self.break_end(*id, 0);
             self.break_end(*id, 1);
         }
         ids.len()
+    }
+
+    /// Loses all that the connections between two hosts carry from now on, their ends and resets included; new ones
+    /// work. Returns the number of those that carried something until now.
+    pub fn silence_between(&mut self, one: HostId, other: HostId) -> usize {
+        let mut silenced = 0;
+        for id in self.between(one, other) {
+            if let Some(conn) = self.conns.get_mut(&id) {
+                silenced += usize::from(!std::mem::replace(&mut conn.is_silent, true));
+            }
+        }
+        silenced
+    }
+
+    fn between(&self, one: HostId, other: HostId) -> Vec<ConnId> {
+        let is_between = |conn: &Conn| {
+            let hosts = (conn.ends[0].host, conn.ends[1].host);
+            hosts == (one, other) || hosts == (other, one)
+        };
+        self.conns.iter().filter(|(_, conn)| is_between(conn)).map(|(id, _)| *id).collect()
     }
 
     /// Cuts a machine's power: its connections are gone, and no peer is told.

@@ -136,6 +136,24 @@ fn a_machine_without_power_is_silent_and_half_open() {
 }
 
 #[test]
+fn a_silent_connection_carries_nothing_and_new_ones_work() {
+    let mut world = World::new();
+    let id = world.connection();
+    assert_eq!(world.net.silence_between(world.b, world.a), 1);
+    world.write((id, 0), b"?");
+    world.net.close(world.now, (id, 1));
+    world.pass(60_000);
+    assert_eq!(world.read((id, 0)), None, "neither an end nor a reset");
+    let addr: SocketAddr = format!("{}:7", world.net.ip(world.b)).parse().expect("an address");
+    let other = world.net.connect(world.now, world.a, addr).expect("b is a machine");
+    world.pass(10);
+    assert!(world.net.connected(other, Waker::noop()).expect("in time").is_ok());
+    world.write((other, 0), b"!");
+    world.pass(10);
+    assert_eq!(world.read((other, 1)), Some(Ok(1)));
+}
+
+#[test]
 fn connecting_is_refused_hangs_or_succeeds_late() {
     let mut world = World::new();
     let addr: SocketAddr = format!("{}:7", world.net.ip(world.b)).parse().expect("an address");

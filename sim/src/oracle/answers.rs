@@ -11,16 +11,19 @@ use std::collections::BTreeMap;
 
 use engine::error::ErrorKind;
 
+use super::creations::TOO_FEW;
 use super::{OracleReport, Violation};
 use crate::history::{CallError, CallOutcome, ClientRequest, HistoryOp, RowOutcome, RowResult};
 use crate::wire::client::ToldError;
-use sim_plan::faults::Fault;
+use sim_plan::faults::{DiskEffect, Fault};
 use sim_plan::{ClientOp, Host, Plan};
 
 /// Name of this oracle.
 pub const NAME: &str = "answers";
 /// Beginning of the names of counters of answers.
 pub const PREFIX: &str = "answer: ";
+/// Disk operations of masters and servers within which a table is created, from a long queue.
+const CREATION_DISK_OPS: u32 = 1_000;
 /// Letters of a message that a counter's name has.
 const TEXT_MAX: usize = 40;
 
@@ -73,10 +76,19 @@ struct Causes {
     drops_tablets: bool,
     forgets_history: bool,
     has_faults: bool,
+    /// True if bytes of a disk change: files that are read later are corrupt.
+    rots: bool,
+    /// True if the reply to a request may be lost or late: it is sent again, and may have been executed.
+    loses_replies: bool,
+    has_several_masters: bool,
     /// True if a disk of a client's machine fails.
     fails_stores: bool,
     /// True if a clock is wrong by more than it states.
     has_false_clocks: bool,
+}
+
+fn rots(fault: &Fault) -> bool {
+    fault.kind().disk_effect() == DiskEffect::SilentCorruption
 }
 
 fn is_false_step(fault: &Fault) -> bool {
@@ -99,6 +111,11 @@ impl Causes {
             drops_tablets: plan.clients.iter().flat_map(|client| &client.ops).any(drops),
             forgets_history: !plan.data.history.is_zero(),
             has_faults: !plan.faults.is_empty(),
+            rots: plan.faults.iter().any(|fault| rots(&fault.kind)),
+            loses_replies: !plan.faults.is_empty()
+                || plan.network.loss_per_mille > 0
+                || plan.cluster.rpc_timeout < plan.devices.op * CREATION_DISK_OPS,
+            has_several_masters: plan.cluster.masters > 1,
             fails_stores: plan.faults.iter().any(|fault| matches!(fault.target, Host::Client(_))),
             has_false_clocks: plan.faults.iter().any(|fault| is_false_step(&fault.kind)),
         }
@@ -116,10 +133,16 @@ impl Causes {
             ("backup", _) => self.excuse_backup(kind, &error.message),
             (_, Io | Aborted) => self.has_faults,
             (_, NotAuthorized | Unsupported) => false,
-            (_, Corrupt) => self.has_faults,
+            (_, Corrupt) => self.rots,
             (_, Invalid) if error.message.contains(FROM_THE_FUTURE) => self.has_false_clocks,
+            // Each table that is made has a name of its own. `creations` asks if too few servers may be known.
+            ("make", Invalid) => error.message.contains(TOO_FEW),
+            ("make", AlreadyPresent) => self.loses_replies,
+            // A master that does not lead any more, and has not learned of it, does not know a new table.
+            ("make", NotFound) => self.loses_replies && self.has_several_masters,
             // Changes of tables say that there is nothing to change, or that something is in their way.
-            ("alter" | "make" | "drop" | "look", Invalid | NotFound | AlreadyPresent) => true,
+            ("alter" | "drop" | "look", Invalid | NotFound | AlreadyPresent) => true,
+            // `history_gc` asks how old the snapshot was.
             ("scan", Invalid) if of_history => self.forgets_history || before_all,
             // Masters report a new column before every tablet has it.
             ("write" | "scan" | "insert", Invalid) if error.message.contains(NO_COLUMN) => {
@@ -147,6 +170,7 @@ impl Causes {
         match kind {
             // Its columns or tablets are others than at its beginning.
             Aborted | Invalid if message.contains("meanwhile") || message.contains("just now") => alters,
+            // `availability` asks what has kept the backup from holding it.
             Invalid if message.contains("ancient history mark") => self.forgets_history,
             NotFound if message.contains("no backup to build on") => true,
             NotFound if message.ends_with("was dropped") => self.drops_tablets || self.alters_model_tables,
@@ -242,6 +266,8 @@ pub fn count(
 #[cfg(test)]
 mod tests {
     use engine::error::Error;
+    use sim_plan::faults::TimedFault;
+    use sim_plan::line_format::LineRecord;
     use sim_plan::{FaultProfile, PlanSize};
 
     use super::*;
@@ -290,6 +316,45 @@ mod tests {
         let refused = RowResult::At { at: 5, outcome: RowOutcome::Refused };
         let request = ClientRequest::Write { table: 0, rows: Vec::new() };
         assert_eq!(judged(&[operation(request, CallOutcome::Written(vec![refused]))], &[]), 1);
+    }
+
+    #[test]
+    fn only_changed_bytes_explain_corruption_and_only_lost_replies_a_table_that_is_there() {
+        let write = |error: Error| {
+            let request = ClientRequest::Write { table: 0, rows: Vec::new() };
+            operation(request, CallOutcome::Failed(error.into()))
+        };
+        let make = |error: Error| {
+            let request = ClientRequest::Other("make table short-1".to_string());
+            operation(request, CallOutcome::Unknown(error.into()))
+        };
+        let judged = |fault: &str, operation: HistoryOp| {
+            let mut plan = Plan::generate(1, FaultProfile::Calm, PlanSize::Smoke);
+            plan.faults = vec![TimedFault::parse_line(fault).expect("a fault")];
+            let mut report = OracleReport::default();
+            check(&[operation], &BTreeMap::new(), &plan, &mut report);
+            report.violations.len()
+        };
+        let (kill, rot) = ("at 1s t0 kill down=1s", "at 1s t0 bit-rot bits=1");
+        let corrupt = || write(Error::corrupt("a page has another checksum"));
+        assert_eq!((judged(kill, corrupt()), judged(rot, corrupt())), (1, 0));
+        let present = || make(Error::already_present("it exists"));
+        assert_eq!((judged(kill, present()), judged_calmly(present())), (0, 1));
+        let few = "not enough live tablet servers to create a table";
+        assert_eq!(judged_calmly(make(Error::invalid(few))), 0, "another oracle asks");
+        assert_eq!(judged(kill, make(Error::invalid("no key column"))), 1);
+        assert_eq!(judged_calmly(make(Error::not_found("no such table"))), 1);
+    }
+
+    /// Judges an operation of a run with fast devices, a network without losses and one master.
+    fn judged_calmly(operation: HistoryOp) -> usize {
+        let mut plan = Plan::generate(1, FaultProfile::Calm, PlanSize::Smoke);
+        plan.faults.clear();
+        (plan.network.loss_per_mille, plan.cluster.masters) = (0, 1);
+        plan.devices.op = std::time::Duration::ZERO;
+        let mut report = OracleReport::default();
+        check(&[operation], &BTreeMap::new(), &plan, &mut report);
+        report.violations.len()
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! O5: at one timestamp, all replicas of a tablet hold the same rows.
+//! O5: at one timestamp, all replicas of a tablet hold the same rows, which are those that a scan returns.
 
 use std::collections::BTreeMap;
 
@@ -37,6 +37,19 @@ pub fn check(sums: &[ReplicaChecksum]) -> Vec<Violation> {
     tablets.iter().filter(|(_, sums)| differs(sums)).map(violation).collect()
 }
 
+/// Compares a replica's sum with the sum and the number of the rows that a scan of its snapshot returned.
+pub fn check_rows(sum: &ReplicaChecksum, (checksum, rows): (u64, u64)) -> Option<Violation> {
+    ((sum.checksum, sum.rows) != (checksum, rows)).then(|| {
+        let ReplicaChecksum { table, tablet, server, at, .. } = sum;
+        let message = format!(
+            "tablet {tablet} of table {table} at {at}: {server} sums {} rows, checksum {:016x}; a scan has {rows}, \
+             checksum {checksum:016x}",
+            sum.rows, sum.checksum
+        );
+        Violation::new(NAME, message)
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -52,5 +65,13 @@ mod tests {
             let found = check(&[sum("x", 5, 2), sum("y", 5, 2), odd]);
             assert!(found[0].story.iter().any(|line| line.starts_with("z:")));
         }
+    }
+
+    #[test]
+    fn a_sum_that_is_not_that_of_the_rows_is_reported() {
+        let (tablet, server) = ("a".to_string(), "x".to_string());
+        let sum = ReplicaChecksum { table: 0, tablet, server, at: 9, checksum: 5, rows: 2 };
+        assert_eq!(check_rows(&sum, (5, 2)), None);
+        assert!(check_rows(&sum, (6, 2)).is_some() && check_rows(&sum, (5, 3)).is_some());
     }
 }

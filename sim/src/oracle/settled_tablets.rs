@@ -30,6 +30,8 @@ pub struct RunningReplica {
     pub is_change_pending: bool,
     /// Timestamp of the last operation that it has applied.
     pub applied: u64,
+    /// True if events that report nothing new do not wake it.
+    pub hibernates: bool,
 }
 
 /// Reports tablets that are not settled.
@@ -103,6 +105,7 @@ mod tests {
             config_index: 5,
             is_change_pending: false,
             applied: 9,
+            hibernates: true,
         }
     }
 

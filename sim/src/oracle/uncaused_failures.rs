@@ -9,26 +9,41 @@ use engine::note::raft::RaftAction;
 use super::Violation;
 
 const NAME: &str = "uncaused failures";
-/// Marks that only disk faults may cause.
-const MARKS: [&str; 3] = [
-    "maintenance: job failed",
-    "job: failed before its superblock",
-    "tablet copy: corrupt file at the source",
+/// Marks that only disk faults may cause, and true for those of work that ends on a full device.
+const MARKS: [(&str, bool); 3] = [
+    ("maintenance: job failed", true),
+    ("job: failed before its superblock", true),
+    ("tablet copy: corrupt file at the source", false),
 ];
 
 /// Mark of a leader that evicts a member because it needs entries that log GC deleted.
 const MARK_NEEDS_GCED_ENTRIES: &str = "log: a member needs entries that log GC removed";
 
-/// Checks a note of a server without disk faults.
-pub fn check_note(server: &str, note: &Note) -> Option<Violation> {
-    let Note::Raft(raft) = note else { return None };
-    let failed = matches!(raft.action, RaftAction::Fail | RaftAction::FailOpen { .. });
-    failed.then(|| found(server, &format!("a replica failed: {raft}")))
+/// A failure that only disk faults explain.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiskFailure {
+    pub violation: Violation,
+    /// True if a device that was full explains it, too.
+    pub may_be_full: bool,
 }
 
-/// Checks a mark of a server without disk faults.
-pub fn check_mark(server: &str, mark: &str) -> Option<Violation> {
-    MARKS.contains(&mark).then(|| found(server, mark))
+/// Returns the failure that a note tells. A replica that runs waits for space, so a full device fails none; one that
+/// starts may find no space to be opened.
+pub fn check_note(server: &str, note: &Note) -> Option<DiskFailure> {
+    let Note::Raft(raft) = note else { return None };
+    let may_be_full = match raft.action {
+        RaftAction::Fail => false,
+        RaftAction::FailOpen { .. } => true,
+        _ => return None,
+    };
+    let violation = found(server, &format!("a replica failed: {raft}"));
+    Some(DiskFailure { violation, may_be_full })
+}
+
+/// Returns the failure that a mark tells.
+pub fn check_mark(server: &str, mark: &str) -> Option<DiskFailure> {
+    let (mark, may_be_full) = MARKS.iter().find(|(name, _)| *name == mark)?;
+    Some(DiskFailure { violation: found(server, mark), may_be_full: *may_be_full })
 }
 
 /// Checks a mark of a leader whose log must retain all that its members lack.
@@ -65,14 +80,21 @@ mod tests {
             };
             check_note("t1", &Note::Raft(RaftNote { action, post }))
         };
-        let message = |found: Option<Violation>| found.map(|found| found.message).unwrap_or_default();
+        let message =
+            |found: Option<DiskFailure>| found.map(|found| found.violation.message).unwrap_or_default();
         assert!(message(note(RaftAction::FailOpen { vote: None })).starts_with("t1, without disk faults"));
         assert!(message(note(RaftAction::Fail)).contains("a replica failed: Fail"));
         assert_eq!(note(RaftAction::BecomeLeader), None);
         assert!(check_mark("t1", "maintenance: job failed").is_some());
         assert_eq!(check_mark("t1", "maintenance: MemRowSet flush"), None);
         assert!(check_log("t1", MARK_NEEDS_GCED_ENTRIES).is_some());
-        assert_eq!(check_log("t1", MARKS[0]), None);
+        assert_eq!(check_log("t1", MARKS[0].0), None);
         assert!(check_exit("m0", Some("no log")).message.ends_with("its process ended: no log"));
+        let may_be_full = |found: Option<DiskFailure>| found.map(|found| found.may_be_full);
+        assert_eq!(may_be_full(note(RaftAction::Fail)), Some(false), "a replica that runs waits for space");
+        assert_eq!(may_be_full(note(RaftAction::FailOpen { vote: None })), Some(true));
+        assert_eq!(may_be_full(check_mark("t1", "maintenance: job failed")), Some(true));
+        let corrupt = "tablet copy: corrupt file at the source";
+        assert_eq!(may_be_full(check_mark("t1", corrupt)), Some(false), "no space corrupts no file");
     }
 }

@@ -1,6 +1,7 @@
 //! Replicas opened from copies of the disks of running servers: the state that a restart would find, and maintenance
 //! of such copies.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use engine::error::Result;
@@ -15,7 +16,7 @@ use node::hosting::tablet_entry::EntryState;
 use node::tserver::server::TabletServer;
 
 use self::replica_copy::{DiskCopies, ReplicaCopy, schema_text};
-use crate::cluster::{DATA_DIR, WAL_DIR};
+use crate::cluster::WAL_DIR;
 use crate::oracle::maintenance::MaintainedReplica;
 use crate::oracle::recovered_state::{OpenedState, RecoveredReplica, ReplicaState};
 use crate::world::World;
@@ -31,9 +32,9 @@ const MAINTAINED_PERCENT: u64 = 70;
 pub fn read(world: &mut dyn World, servers: &[(Host, Arc<TabletServer>)]) -> Vec<RecoveredReplica> {
     let mut replicas = Vec::new();
     for (host, server, disks) in copies(world, servers) {
-        for (tablet, replica) in running(&server) {
-            let running = state_of(&replica);
-            let opened = ReplicaCopy::open(&disks, tablet, Timestamp(running.last_applied));
+        for (tablet, dir, replica) in running(&server) {
+            let (Some(disks), running) = (disks.get(&dir), state_of(&replica)) else { continue };
+            let opened = ReplicaCopy::open(disks, tablet, Timestamp(running.last_applied));
             let opened = opened.and_then(|copy| opened_state(&copy));
             replicas.push(RecoveredReplica {
                 server: host.name(),
@@ -55,43 +56,45 @@ pub fn maintain(
     let random = &mut RandomStream::new(seed, "maintenance of copies");
     let mut replicas = Vec::new();
     for (host, server, disks) in copies(world, servers) {
-        for (tablet, replica) in running(&server) {
-            if !random.percent(MAINTAINED_PERCENT) {
+        for (tablet, dir, replica) in running(&server) {
+            let Some(disks) = disks.get(&dir).filter(|_| random.percent(MAINTAINED_PERCENT)) else {
                 continue;
-            }
+            };
             let applied = replica.tablet().mvcc().last_applied();
             // A copy that cannot be opened is reported by the other check.
-            let Ok(copy) = ReplicaCopy::open(&disks, tablet, applied) else { continue };
+            let Ok(copy) = ReplicaCopy::open(disks, tablet, applied) else { continue };
             replicas.extend(maintenance::maintain(random, &host.name(), copy));
         }
     }
     replicas
 }
 
-/// Copies the disks of servers whose disks had no faults.
-fn copies(
-    world: &mut dyn World,
-    servers: &[(Host, Arc<TabletServer>)],
-) -> Vec<(Host, Arc<TabletServer>, DiskCopies)> {
+/// A server with copies of its disks, by data directory.
+type CopiedServer = (Host, Arc<TabletServer>, BTreeMap<String, DiskCopies>);
+
+/// Copies the disks of servers whose disks had no faults. A device that was full has lost nothing.
+fn copies(world: &mut dyn World, servers: &[(Host, Arc<TabletServer>)]) -> Vec<CopiedServer> {
     let mut copies = Vec::new();
     for (host, server) in servers {
         let machine = world.machine(&host.name());
-        if machine.disks_are_fault_free() {
-            let (wal, data) = (machine.disk(WAL_DIR), machine.disk(DATA_DIR));
-            copies.push((*host, server.clone(), DiskCopies::of(&wal, &data, &server.config.tablet)));
+        if machine.disks_were_at_most_full() {
+            let (wal, config) = (machine.disk(WAL_DIR), &server.config);
+            let of_dir = |dir: &String| DiskCopies::of(&wal, &machine.disk(dir), &config.tablet);
+            let by_dir = config.data_dirs.iter().map(|dir| (dir.clone(), of_dir(dir))).collect();
+            copies.push((*host, server.clone(), by_dir));
         }
     }
     copies
 }
 
-/// Returns the replicas of a server that run.
-fn running(server: &TabletServer) -> Vec<(TabletId, ReplicaHandle)> {
+/// Returns the replicas of a server that run, with their data directories.
+fn running(server: &TabletServer) -> Vec<(TabletId, String, ReplicaHandle)> {
     let entries = server.tablets.all().into_iter();
     let replicas = entries.filter_map(|entry| match entry.state() {
-        EntryState::Running(replica) => Some((entry.id, replica)),
+        EntryState::Running(replica) => Some((entry.id, entry.data_dir.path.clone(), replica)),
         _ => None,
     });
-    replicas.filter(|(_, replica)| !replica.is_stopped()).collect()
+    replicas.filter(|(_, _, replica)| !replica.is_stopped()).collect()
 }
 
 fn state_of(replica: &ReplicaHandle) -> ReplicaState {

@@ -85,7 +85,7 @@ pub(super) fn plan_of(seed: u64, masters: usize, tservers: usize, replicas: usiz
     (plan.clients, plan.faults, plan.clocks, plan.tables) = Default::default();
     (plan.security, plan.ending) = (None, FinalRestart::Stay);
     (plan.cluster.masters, plan.cluster.tservers) = (masters as u8, tservers as u8);
-    (plan.cluster.replicas, plan.cluster.log_sync) = (replicas as u8, true);
+    (plan.cluster.replicas, plan.cluster.log_sync, plan.data_dirs) = (replicas as u8, true, 1);
     plan.cluster.raft_heartbeat = Duration::from_millis(100);
     plan.cluster.rpc_timeout = Duration::from_secs(1);
     plan

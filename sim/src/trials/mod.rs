@@ -3,7 +3,8 @@
 //! ```text
 //! seed ──┬─► [`storage`]  one replica with a made-up leader: jobs, crashes and rot against any scan at any snapshot
 //!        ├─► [`group`]    replicas of one tablet with elections, copies, deletions and changes of members
-//!        │        both: tables of `draw`, operations of `shape`, the model's rows in `rows`, scans of `scans`
+//!        │        both: tables of `draw`, operations of `shape`, the model's rows in `rows`, scans of `scans`, which
+//!        │        `aggregates` compares with aggregations of the engine
 //!        ├─► [`hosting`]  whole tablet servers with one tablet: orders to delete and to copy, disks that fail in them
 //!        ├─► [`serving`]  tablet servers with many tablets and made-up masters: reports, full directories, transfers
 //!        ├─► [`access`]   a tablet server that checks tokens: any call with any privileges and tokens
@@ -11,6 +12,7 @@
 //!        ├─► [`backups`]  backups and restores of one table, given up and resumed
 //!        ├─► [`holds`]    holds on history, masters that lead in turn and servers' marks, without calls and disks
 //!        ├─► [`rpc`]      calls of a made-up service: any size and time, narrow links, retries, full queues
+//!        ├─► [`placement`] moves that rebalancings and drains choose, against all moves there are, by locations
 //!        ├─► [`tokens`]   keys that are rotated, and tokens at servers that start: hours without calls
 //!        └─► [`client`]   the client with made-up masters and servers: retries, caches, scans, changes of ranges
 //! ```
@@ -23,6 +25,7 @@
 //! *Not here:* whole clusters, which the runs are for.
 
 mod access;
+mod aggregates;
 mod backups;
 mod catalog;
 mod client;
@@ -32,6 +35,7 @@ mod group;
 mod holds;
 mod hosting;
 mod pass;
+mod placement;
 #[cfg(test)]
 mod reached;
 mod rot;
@@ -59,9 +63,10 @@ pub enum TrialKind {
     Rpc,
     Tokens,
     Backups,
+    Placement,
 }
 
-const ALL: [TrialKind; 11] = [
+const ALL: [TrialKind; 12] = [
     TrialKind::Storage,
     TrialKind::Group,
     TrialKind::Hosting,
@@ -73,6 +78,7 @@ const ALL: [TrialKind; 11] = [
     TrialKind::Rpc,
     TrialKind::Tokens,
     TrialKind::Backups,
+    TrialKind::Placement,
 ];
 
 /// Trials that are repeated with other seeds, as they take little time: each of them finds as much as a run.
@@ -104,5 +110,6 @@ pub fn run_one(kind: TrialKind, seed: u64) -> Option<Violation> {
         TrialKind::Rpc => rpc::run(seed),
         TrialKind::Tokens => tokens::run(seed),
         TrialKind::Backups => backups::run(seed),
+        TrialKind::Placement => placement::run(seed),
     }
 }

@@ -16,6 +16,7 @@ use nyala_common::wire::predicates;
 use sim_plan::RandomStream;
 use sim_plan::tables::{ColumnSpec, ModelTable, Value};
 
+use super::aggregates::Totals;
 use super::rows::{TrialRows, key_of};
 use super::shape;
 use crate::history::HybridStamp;
@@ -27,6 +28,7 @@ use crate::wire::{keys, schema};
 use crate::workload::comparison;
 
 /// The tablet's table as the model and as the engine have it.
+#[derive(Clone)]
 pub(super) struct TrialTable {
     pub model: Incarnation,
     pub shape: ModelTable,
@@ -115,14 +117,11 @@ impl TrialTable {
         rows: &TrialRows,
         call: &ReadCall,
     ) -> Result<Option<String>> {
-        let predicates = self.predicates(random, call)?;
-        let found = match &predicates {
-            Some(predicates) => self.scan(random, tablet, call, predicates.clone())?,
-            None => Vec::new(),
-        };
-        let pruned = predicates.filter(|_| call.since.is_none());
-        let differs = self.difference(rows, call, &found).or_else(|| self.pruned_row(rows, call, &pruned?));
-        Ok(differs.map(|what| format!("{call}: {what}")))
+        let Some(spec) = self.spec(random, call)? else { return Ok(self.difference(rows, call, &[])) };
+        let (found, wrong_totals) = self.read(random, tablet, call, &spec)?;
+        let pruned = Some(&spec.predicates).filter(|_| call.since.is_none());
+        let differs = self.difference(rows, call, &found).or_else(|| self.pruned_row(rows, call, pruned?));
+        Ok(differs.or_else(|| Some(format!("{call}: {}", wrong_totals?))))
     }
 
     /// Returns the conditions as predicates, some as a client builds them; `None` if no value fulfils one of them.
@@ -149,18 +148,12 @@ impl TrialTable {
         }
     }
 
-    fn scan(
-        &self,
-        random: &mut RandomStream,
-        tablet: &Tablet,
-        call: &ReadCall,
-        predicates: Vec<Predicate>,
-    ) -> Result<Vec<ScanRow>> {
-        let columns: Vec<&ColumnSpec> =
-            call.columns.iter().filter_map(|number| self.shape.column(*number)).collect();
-        let own = |column: &&ColumnSpec| self.schema.columns().iter().find(|own| own.name == column.name);
-        let mut projection: Vec<ProjectedColumn> =
-            columns.iter().filter_map(own).map(ProjectedColumn::from).collect();
+    /// Returns a scan as the engine has it; `None` if no value fulfils one of its conditions.
+    pub(super) fn spec(&self, random: &mut RandomStream, call: &ReadCall) -> Result<Option<ScanSpec>> {
+        let Some(predicates) = self.predicates(random, call)? else { return Ok(None) };
+        let own = |column: &ColumnSpec| self.schema.columns().iter().find(|own| own.name == column.name);
+        let columns = self.columns(call).into_iter().filter_map(own);
+        let mut projection: Vec<ProjectedColumn> = columns.map(ProjectedColumn::from).collect();
         projection.extend(call.since.map(|_| ProjectedColumn {
             id: None,
             name: "is gone".to_string(),
@@ -168,7 +161,7 @@ impl TrialTable {
             nullable: false,
             read_default: None,
         }));
-        let spec = ScanSpec {
+        Ok(Some(ScanSpec {
             predicates,
             lower_key: call.lower.clone(),
             upper_key: call.upper.clone(),
@@ -178,22 +171,54 @@ impl TrialTable {
             limit: call.limit.map(u64::from),
             block_rows_max: random.pick(&[None, Some(1), Some(3)]),
             ..ScanSpec::latest(projection)
+        }))
+    }
+
+    /// Returns the columns of a scan, which its rows have first.
+    pub(super) fn columns(&self, call: &ReadCall) -> Vec<&ColumnSpec> {
+        call.columns.iter().filter_map(|number| self.shape.column(*number)).collect()
+    }
+
+    /// Reads the rows of a scan. Also returns what is wrong with an aggregation of them.
+    fn read(
+        &self,
+        random: &mut RandomStream,
+        tablet: &Tablet,
+        call: &ReadCall,
+        spec: &ScanSpec,
+    ) -> Result<(Vec<ScanRow>, Option<String>)> {
+        let columns = self.columns(call);
+        let mut totals = Totals::draw(stamp(call), &columns, &spec.projection);
+        let (mut scan, mut rows, by_block) = (tablet.scan(spec)?, Vec::new(), totals.by_block);
+        let mut take = |block: &RowBlock| {
+            totals.add(block);
+            rows_of(block, &columns, &mut rows);
         };
-        let (mut scan, mut rows) = (tablet.scan(&spec)?, Vec::new());
         if random.percent(50) {
             let mut block = RowBlock::new(&spec.projection);
-            while scan.append_block(&mut block)? {}
-            rows_of(&block, &columns, &mut rows);
+            while scan.append_block(&mut block)? {
+                if by_block {
+                    take(&block);
+                    block.clear();
+                }
+            }
+            take(&block);
         } else {
             while let Some(block) = scan.next_block()? {
-                rows_of(&block, &columns, &mut rows);
+                take(&block);
             }
         }
-        Ok(rows)
+        // Servers refuse aggregations of diff scans.
+        let wrong_totals = totals.difference(&rows).filter(|_| call.since.is_none());
+        Ok((rows, wrong_totals))
     }
 
     /// Returns the first difference of a scan's rows from those of the model.
-    fn difference(&self, rows: &TrialRows, call: &ReadCall, found: &[ScanRow]) -> Option<String> {
+    pub(super) fn difference(&self, rows: &TrialRows, call: &ReadCall, found: &[ScanRow]) -> Option<String> {
+        self.wrong_rows(rows, call, found).map(|what| format!("{call}: {what}"))
+    }
+
+    fn wrong_rows(&self, rows: &TrialRows, call: &ReadCall, found: &[ScanRow]) -> Option<String> {
         let meaning = self.meaning();
         let key = |row: &ScanRow| {
             key_of(&self.shape, &call.columns.iter().copied().zip(row.values.iter().cloned()).collect())
@@ -260,7 +285,7 @@ impl TrialTable {
         };
         let within = rows.keys().filter(|key| is_within(call, key));
         let pruned = within.map(|key| rows.at(key, stamp(call))).find_map(|row| is_pruned(&row))?;
-        Some(format!("the partition of key {pruned:02x?} is pruned"))
+        Some(format!("{call}: the partition of key {pruned:02x?} is pruned"))
     }
 
     fn meaning(&self) -> Meaning {
@@ -274,7 +299,7 @@ fn is_within(call: &ReadCall, key: &[u8]) -> bool {
 }
 
 /// Appends the rows of a block. The column behind those of a diff scan tells which rows are gone.
-fn rows_of(block: &RowBlock, columns: &[&ColumnSpec], rows: &mut Vec<ScanRow>) {
+pub(super) fn rows_of(block: &RowBlock, columns: &[&ColumnSpec], rows: &mut Vec<ScanRow>) {
     for at in 0..block.rows {
         let value = |(number, column): (usize, &&ColumnSpec)| {
             let cell = block.columns[number].cell(at);

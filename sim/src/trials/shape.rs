@@ -15,7 +15,7 @@ use nyala_common::wire::{partition, schema as wire_schema};
 use nyala_proto::kudu::RowOperationsPb;
 use sim_plan::tables::{ColumnSpec, ModelTable, Value};
 
-use crate::model::RowWrite;
+use crate::model::{RowWrite, TableSettings};
 use crate::wire::rows::{RowEncoder, Slot, op_number};
 use crate::wire::schema;
 
@@ -32,7 +32,7 @@ pub(super) fn schema_of(table: &ModelTable) -> Result<Schema> {
 }
 
 pub(super) fn partition_of(table: &ModelTable, of: &Schema) -> Result<PartitionSchema> {
-    let (request, _) = schema::create(table, "trial", 1);
+    let (request, _) = schema::create(table, "trial", &TableSettings::default(), 1);
     partition::schema_from_pb(&request.partition_schema.unwrap_or_default(), of)
 }
 

@@ -18,6 +18,7 @@ use nyala_proto::kudu::master::{
 use nyala_proto::kudu::{AppStatusPb, PartitionPb};
 use prost::Message;
 
+use super::connections::{ConnectionLog, MasterAnswer};
 use super::keys::Bounds;
 use crate::history::HybridStamp;
 use crate::security::caller;
@@ -147,6 +148,7 @@ pub struct PlainClient {
     /// The newest timestamp that it has seen.
     pub seen: HybridStamp,
     pub errors: ToldErrors,
+    pub connections: ConnectionLog,
 }
 
 impl PlainClient {
@@ -154,7 +156,7 @@ impl PlainClient {
     pub fn new(env: Env, masters: Vec<String>, number: u32, attempt: Duration) -> PlainClient {
         let (leader, proxies) = (None, BTreeMap::new());
         let id = format!("{:032x}", 0x51b0_0000_u64 + u64::from(number));
-        let errors = ToldErrors::default();
+        let (errors, connections) = (ToldErrors::default(), ConnectionLog::default());
         let caller = caller(&env, "model");
         PlainClient {
             env,
@@ -168,6 +170,7 @@ impl PlainClient {
             attempt,
             seen: 0,
             errors,
+            connections,
         }
     }
 
@@ -251,18 +254,46 @@ impl PlainClient {
             return Ok(leader.clone());
         }
         for address in self.masters.clone() {
-            let options = CallOptions { features: vec![CONNECT_TO_MASTER], ..CallOptions::default() };
-            let request = ConnectToMasterRequestPb {};
-            let asked: Result<RpcResponse<ConnectToMasterResponsePb>, CallFailure> =
-                self.call(&address, MASTER, "ConnectToMaster", &request, options).await;
-            let leads =
-                asked.is_ok_and(|reply| reply.message.error.is_none() && reply.message.role == Some(LEADER));
-            if leads {
+            if self.ask_role(&address).await.is_ok_and(|answer| answer.leads) {
                 self.leader = Some(address.clone());
                 return Ok(address);
             }
         }
         Err(CallFailure::NotNow("no master leads".to_string()))
+    }
+
+    /// Asks a master for its role. A leader that tells no cluster is asked once more.
+    pub async fn ask_role(&mut self, address: &str) -> Result<MasterAnswer, CallFailure> {
+        let answer = self.connect_to(address).await?;
+        if answer.leads {
+            let again = match answer.cluster {
+                Some(_) => None,
+                None => self.connect_to(address).await.ok(),
+            };
+            let is_secure = self.env.net.kerberos().is_some();
+            self.connections.add(address, is_secure, &answer, again);
+        }
+        Ok(answer)
+    }
+
+    async fn connect_to(&mut self, address: &str) -> Result<MasterAnswer, CallFailure> {
+        let asked = self.env.now().mono.0;
+        let options = CallOptions { features: vec![CONNECT_TO_MASTER], ..CallOptions::default() };
+        let request = ConnectToMasterRequestPb {};
+        let reply: RpcResponse<ConnectToMasterResponsePb> =
+            self.call(address, MASTER, "ConnectToMaster", &request, options).await?;
+        let reply = reply.message;
+        if let Some(error) = reply.error {
+            return Err(CallFailure::NotNow(text_of(&error.status)));
+        }
+        Ok(MasterAnswer {
+            asked,
+            told: self.env.now().mono.0,
+            leads: reply.role == Some(LEADER),
+            cluster: reply.cluster_id,
+            has_token: reply.authn_token.is_some(),
+            has_authority: !reply.ca_cert_der.is_empty(),
+        })
     }
 
     /// Makes one call to the leading master.

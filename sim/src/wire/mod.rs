@@ -8,11 +8,15 @@
 //! | [`keys`] | encoded keys, hashes of hash levels, bounds of tablets |
 //! | [`bloom`] | Bloom filters of predicates |
 //! | [`rows`] | row operations; row-wise and columnar replies |
+//! | [`checksum`] | checksums of rows |
 //! | [`schema`] | columns, tables and tests as messages |
+//! | [`connections`] | what masters tell clients that connect |
 //! | [`client`] | calls to masters and tablet servers, routed by GetTableLocations |
 
 pub mod bloom;
+pub mod checksum;
 pub mod client;
+pub mod connections;
 pub mod keys;
 pub mod rows;
 pub mod scan;

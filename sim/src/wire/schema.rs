@@ -19,7 +19,7 @@ use sim_plan::tables::{ColumnKind, ColumnSpec, HashLevel, ModelTable, RangeSpec,
 
 use super::keys;
 use super::rows::{EXCLUSIVE_LOWER_BOUND, INCLUSIVE_UPPER_BOUND, LOWER_BOUND, RowEncoder, Slot, UPPER_BOUND};
-use crate::model::Condition;
+use crate::model::{Condition, TableSettings};
 
 /// Number of the virtual column of diff scans.
 pub const IS_DELETED: i32 = 18;
@@ -237,7 +237,12 @@ fn key_before(table: &ModelTable, bound: &[Value]) -> Option<Vec<Value>> {
 }
 
 /// Returns the request that creates a table, and the features that it needs.
-pub fn create(table: &ModelTable, name: &str, replicas: i32) -> (CreateTableRequestPb, Vec<u32>) {
+pub fn create(
+    table: &ModelTable,
+    name: &str,
+    settings: &TableSettings,
+    replicas: i32,
+) -> (CreateTableRequestPb, Vec<u32>) {
     let own = table.ranges.iter().any(|range| !range.hash.is_empty());
     let ranges: Vec<&RangeSpec> = table.ranges.iter().collect();
     let with_hash = |range: &&RangeSpec| RangeWithHashSchemaPb {
@@ -260,6 +265,9 @@ pub fn create(table: &ModelTable, name: &str, replicas: i32) -> (CreateTableRequ
         split_rows_range_bounds: (!own && !ranges.is_empty()).then(|| range_bounds(table, &ranges)),
         partition_schema: Some(partition_schema),
         num_replicas: Some(replicas),
+        owner: Some(settings.owner.clone()),
+        comment: Some(settings.comment.clone()),
+        extra_configs: settings.extra.clone(),
         ..Default::default()
     };
     let mut features = Vec::new();

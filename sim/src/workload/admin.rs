@@ -8,7 +8,7 @@ use engine::error::Error;
 use engine::time::Instant;
 use nyala_client::location_cache::TabletLocation;
 use nyala_common::env::Env;
-use nyala_common::rpc::client::{CallOptions, Proxy};
+use nyala_common::rpc::client::{CallOptions, Proxy, RpcError};
 use nyala_proto::kudu::consensus::{
     LeaderStepDownMode, LeaderStepDownRequestPb, LeaderStepDownResponsePb, RunLeaderElectionRequestPb,
     RunLeaderElectionResponsePb,
@@ -46,7 +46,15 @@ where
     let deadline = env.now().mono.after(within);
     let called = proxy.call(service, method, request, deadline, CallOptions::default()).await;
     proxy.disconnect();
-    let failed = |error| Error::not_ready(format!("{method} at {address}: {error:?}"));
+    let failed = |error: RpcError| {
+        let what = format!("{method} at {address}: {error:?}");
+        // The oracle of operators' calls asks for a missing reply.
+        if matches!(error, RpcError::TimedOut { .. }) {
+            Error::timed_out(what)
+        } else {
+            Error::not_ready(what)
+        }
+    };
     called.map(|response| response.message).map_err(failed)
 }
 

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::oracle::settled_tablets::ListedTablet;
+use crate::oracle::table_settings::Settings;
 use crate::oracle::unlisted_replicas::ListedReplicas;
 use crate::oracle::whole_tables::TableLayout;
 
@@ -12,4 +13,8 @@ pub struct CatalogAudit {
     pub layouts: Vec<TableLayout>,
     pub replicas: ListedReplicas,
     pub tablets: BTreeMap<String, ListedTablet>,
+    /// Sizes that servers list, by host and tablet.
+    pub sizes: BTreeMap<(String, String), u64>,
+    /// Settings that each tablet is to have.
+    pub settings: BTreeMap<String, Settings>,
 }

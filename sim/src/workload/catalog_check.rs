@@ -10,12 +10,18 @@ use nyala_client::location_cache::ReplicaLocation;
 use nyala_client::replica_admin::TabletReplicas;
 use nyala_client::{Client, ScanSpec, Table};
 use nyala_common::env::Env;
+use nyala_proto::kudu::tablet::TabletStatusPb;
+use nyala_proto::kudu::tserver::{ListTabletsRequestPb, ListTabletsResponsePb};
 
+use super::admin::call;
 use super::catalog_audit::CatalogAudit;
-use super::{Workload, until};
+use super::{TSERVER_PORT, Workload, until};
 use crate::oracle::settled_tablets::ListedTablet;
+use crate::oracle::table_settings;
 use crate::oracle::unlisted_replicas::ListedReplicas;
 use crate::oracle::whole_tables::TableLayout;
+use crate::wire::client::TSERVER;
+use sim_plan::Host;
 
 /// Pause before an audit: orders of masters may still be on their way.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -49,6 +55,7 @@ impl Workload {
             audit.layouts.extend(of_table.layouts);
             audit.replicas.extend(of_table.replicas);
             audit.tablets.extend(of_table.tablets);
+            audit.settings.extend(of_table.settings);
         }
         // Tables that are kept for recall have their replicas: one may be left whose recall was given up.
         for table in until(env, within, async || client.deleted_tables().await).await? {
@@ -58,7 +65,28 @@ impl Workload {
             });
             audit.replicas.extend(read.await?.iter().map(hosts_of));
         }
+        audit.sizes = self.listed_sizes(env).await;
         Ok(audit)
+    }
+
+    /// Returns the sizes of tablets that servers list, by host and tablet.
+    async fn listed_sizes(&self, env: &Env) -> BTreeMap<(String, String), u64> {
+        let within = self.plan().cluster.rpc_timeout;
+        let mut sizes = BTreeMap::new();
+        for host in (0..self.plan().cluster.tservers).map(Host::Tserver) {
+            let address = format!("{host}:{TSERVER_PORT}");
+            let request = ListTabletsRequestPb { need_schema_info: Some(false), ..Default::default() };
+            let listed: Result<ListTabletsResponsePb, Error> =
+                call(env, &address, TSERVER, "ListTablets", &request, within).await;
+            let Ok(listed) = listed else { continue };
+            let of_tablet = listed.status_and_schema.into_iter().map(|tablet| tablet.tablet_status);
+            let size = |tablet: TabletStatusPb| {
+                let bytes = u64::try_from(tablet.estimated_on_disk_size?).ok()?;
+                Some(((host.name(), tablet.tablet_id), bytes))
+            };
+            sizes.extend(of_tablet.filter_map(size));
+        }
+        sizes
     }
 }
 
@@ -92,7 +120,11 @@ async fn audit_of(table: &Table) -> Result<CatalogAudit, Error> {
         custom: custom.map(|own| ((own.lower.clone(), own.upper.clone()), buckets(&own.hash))).collect(),
         tablets,
     };
-    Ok(CatalogAudit { layouts: vec![layout], replicas, tablets: known })
+    let own =
+        table_settings::wanted(table.extra_config(), table.owner(), table.comment(), table.num_replicas());
+    let settings = known.keys().map(|tablet| (tablet.clone(), own.clone())).collect();
+    let layouts = vec![layout];
+    Ok(CatalogAudit { layouts, replicas, tablets: known, settings, ..CatalogAudit::default() })
 }
 
 fn listed(replicas: &[ReplicaLocation]) -> ListedTablet {

@@ -46,7 +46,7 @@ impl Workload {
         let program = self.plan().clients[index].clone();
         let client = self.connect_as(env, ClientNo::from(program.setup.number)).await;
         let mut actor = ClientActor::new(self.clone(), env.clone(), client, &program);
-        actor.run(&program, index).await;
+        self.beside_questions(env, index, actor.run(&program, index)).await;
     }
 }
 

@@ -1,12 +1,16 @@
 //! Changes of the masters' configuration, as `kudu master remove` and `kudu master add` request them: from the leader.
+//! What it tells clients then must be what it lists.
+
+use std::collections::BTreeSet;
 
 use engine::error::Error;
 use engine::time::Instant;
 use nyala_common::env::Env;
 use nyala_proto::kudu::consensus::raft_peer_pb::Role;
 use nyala_proto::kudu::master::{
-    AddMasterRequestPb, AddMasterResponsePb, ListMastersRequestPb, ListMastersResponsePb, MasterErrorPb,
-    RemoveMasterRequestPb, RemoveMasterResponsePb,
+    AddMasterRequestPb, AddMasterResponsePb, ConnectToMasterRequestPb, ConnectToMasterResponsePb,
+    ListMastersRequestPb, ListMastersResponsePb, MasterErrorPb, RemoveMasterRequestPb,
+    RemoveMasterResponsePb,
 };
 use nyala_proto::kudu::{HostPortPb, ServerEntryPb};
 
@@ -14,6 +18,7 @@ use super::admin::{call, refused};
 use super::client_actor::ClientActor;
 use super::{MASTER_PORT, Workload, until};
 use crate::history::ClientRequest;
+use crate::oracle::connections;
 use sim_plan::Host;
 
 const MASTER: &str = "kudu.master.MasterService";
@@ -22,7 +27,12 @@ impl ClientActor {
     pub(super) async fn remove_master(&mut self, master: u8) {
         let what = self.invoke(ClientRequest::Operator(format!("master {master} is taken out")));
         let outcome = self.workload.remove_master(&self.env, master).await;
+        let is_removed = outcome.is_ok();
         self.record_change(what, outcome);
+        if is_removed {
+            // Masters may be disturbed now: then they are not compared.
+            let _compared = self.workload.check_addresses(&self.env).await;
+        }
     }
 
     pub(super) async fn add_master(&mut self, master: u8) {
@@ -44,6 +54,12 @@ fn address(master: u8) -> String {
 fn is_of(entry: &ServerEntryPb, name: &str) -> bool {
     let addresses = entry.registration.iter().flat_map(|registration| &registration.rpc_addresses);
     addresses.into_iter().any(|address| address.host == name)
+}
+
+/// Returns the address of each master of a list.
+fn listed(entries: &[ServerEntryPb]) -> BTreeSet<String> {
+    let first = |entry: &ServerEntryPb| entry.registration.as_ref()?.rpc_addresses.first().cloned();
+    entries.iter().filter_map(first).map(|at| format!("{}:{}", at.host, at.port)).collect()
 }
 
 fn said(error: Option<MasterErrorPb>) -> Result<(), Error> {
@@ -92,7 +108,8 @@ impl Workload {
             return Ok(());
         }
         until(env, deadline.since(env.now().mono), async || {
-            let entries = self.masters(env).await?;
+            self.check_addresses(env).await?;
+            let (_, entries) = self.masters(env).await?;
             for master in 0..self.plan().cluster.masters {
                 self.ensure_master_votes(env, &entries, master).await?;
             }
@@ -127,8 +144,26 @@ impl Workload {
         }
     }
 
-    /// Returns the masters as the leader knows them: a removed master knows an old configuration.
-    async fn masters(&self, env: &Env) -> Result<Vec<ServerEntryPb>, Error> {
+    /// Compares the addresses of masters that the leader tells clients with those that it lists.
+    async fn check_addresses(&self, env: &Env) -> Result<(), Error> {
+        let (leader, before) = self.masters(env).await?;
+        let (request, within) = (ConnectToMasterRequestPb {}, self.plan().cluster.rpc_timeout);
+        let told: ConnectToMasterResponsePb =
+            call(env, &address(leader), MASTER, "ConnectToMaster", &request, within).await?;
+        let (again, after) = self.masters(env).await?;
+        said(told.error)?;
+        if again != leader {
+            return Err(Error::not_ready("another master leads"));
+        }
+        let told = told.master_addrs.iter().map(|at| format!("{}:{}", at.host, at.port)).collect();
+        connections::check_addresses(&address(leader), &told, &listed(&before), &listed(&after))
+            .into_iter()
+            .for_each(|violation| self.report_violation(violation));
+        Ok(())
+    }
+
+    /// Returns the leader and the masters as it knows them: a removed master knows an old configuration.
+    async fn masters(&self, env: &Env) -> Result<(u8, Vec<ServerEntryPb>), Error> {
         let within = self.plan().cluster.rpc_timeout;
         for master in 0..self.plan().cluster.masters {
             let request = ListMastersRequestPb {};
@@ -139,7 +174,7 @@ impl Workload {
             let leads =
                 |entry: &ServerEntryPb| entry.role == Some(Role::Leader as i32) && is_of(entry, &name);
             if response.masters.iter().any(leads) {
-                return Ok(response.masters);
+                return Ok((master, response.masters));
             }
         }
         Err(Error::not_ready("no master knows the leader"))

@@ -25,6 +25,7 @@ use crate::model::Incarnation;
 use crate::model_oracle::{self, TableHistory};
 use crate::oracle::answers;
 use crate::oracle::{self, OracleReport, Violation};
+use crate::wire::connections::ConnectionLog;
 use sim_plan::Plan;
 
 mod admin;
@@ -35,12 +36,14 @@ mod backups;
 mod bank;
 pub mod catalog_audit;
 mod catalog_check;
+mod checksums;
 mod client_actor;
 mod config_changes;
 mod ddl;
 mod final_state;
 mod lists;
 mod master_changes;
+mod master_connections;
 mod model_client;
 mod model_tables;
 mod own_columns;
@@ -97,6 +100,7 @@ struct State {
     /// The last audit of the catalog, or why there is none.
     audit: Option<Result<catalog_audit::CatalogAudit, String>>,
     backups: backup_log::BackupLog,
+    connections: ConnectionLog,
     counts: WorkloadCounts,
 }
 
@@ -149,13 +153,14 @@ impl Workload {
         }
         let operations = self.history().operations();
         let end = operations.iter().map(|operation| operation.invoked).max().unwrap_or_default();
-        let mut report =
-            oracle::check_history(&operations, oracle::hybrid_time::max_clock_difference(self.plan(), end));
+        let apart = oracle::hybrid_time::max_clock_difference(self.plan(), end);
+        let mut report = oracle::check_history(&operations, apart);
         answers::check(&operations, &self.state().model.errors.all(), self.plan(), &mut report);
-        let tables = self.check_model_tables();
+        let tables = self.check_model_tables(apart);
         (report.checked, report.undecided) =
             (report.checked + tables.checked, report.undecided + tables.undecided);
         tables.violations.into_iter().for_each(|violation| report.add(violation));
+        self.connection_faults().into_iter().for_each(|violation| report.add(violation));
         self.state().violations.iter().for_each(|violation| report.add(violation.clone()));
         report
     }
@@ -172,8 +177,9 @@ impl Workload {
         .await
     }
 
-    fn check_model_tables(&self) -> OracleReport {
-        model_oracle::check(&self.model_tables(), &self.table_history().events())
+    /// `apart`: the largest difference of two machines' clocks.
+    fn check_model_tables(&self, apart: Nanos) -> OracleReport {
+        model_oracle::check(&self.model_tables(), &self.table_history().events(), apart)
     }
 
     /// Returns the model tables with all of their versions.

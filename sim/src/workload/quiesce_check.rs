@@ -1,22 +1,37 @@
-//! Quiescing after the faults: one server transfers its leaderships and begins no scan until quiescing ends.
+//! Quiescing after the faults: one server transfers its leaderships and begins no scan until quiescing ends. The
+//! numbers that it tells are compared with what its replicas and the masters tell.
 
 use std::time::Duration;
 
+use bytes::Bytes;
 use engine::error::Error;
 use engine::time::Instant;
-use nyala_client::Client;
+use nyala_client::location_cache::TabletLocation;
+use nyala_client::{Client, Table};
 use nyala_common::env::Env;
-use nyala_proto::kudu::tserver::{QuiesceTabletServerRequestPb, QuiesceTabletServerResponsePb};
+use nyala_common::rpc::client::{CallOptions, RpcResponse};
+use nyala_common::wire::schema;
+use nyala_proto::kudu::consensus::{GetConsensusStateRequestPb, GetConsensusStateResponsePb};
+use nyala_proto::kudu::tserver::{
+    NewScanRequestPb, QuiesceTabletServerRequestPb, QuiesceTabletServerResponsePb, ScanRequestPb,
+    ScanResponsePb,
+};
 
-use super::admin::call;
+use super::admin::refused;
+use super::recovery_checks::RECOVERY_CLIENT;
 use super::scans::spec;
-use super::{TSERVER_PORT, Workload, tables, until};
-use crate::oracle::quiescing;
-use crate::wire::client::ADMIN;
+use super::{PAUSE, TSERVER_PORT, Workload, tables, until};
+use crate::oracle::quiescing::{self, LeaderView, LeaderViews, QuiescingStats};
+use crate::wire::client::{ADMIN, CONSENSUS, CallFailure, PlainClient, TSERVER};
 use sim_plan::ClientOp;
 
+/// Pause between two looks while leaderships move, and the number of such looks: a transfer takes a few milliseconds.
+const LOOK: Duration = Duration::from_millis(1);
+const LOOKS: u32 = 100;
+
 impl Workload {
-    /// Makes the first server that the plan quiesced quiesce once more. Others can take over, as all faults have ended.
+    /// Makes the first server that the plan quiesced quiesce once more. Others can take over, as all faults have
+    /// ended.
     pub(super) async fn check_quiescing(
         &self,
         env: &Env,
@@ -31,37 +46,199 @@ impl Workload {
         let (Some(server), true) = (quiesced, self.plan().cluster.replicas > 1) else { return Ok(()) };
         let address = format!("t{server}:{TSERVER_PORT}");
         let left = || deadline.since(env.now().mono);
-        until(env, left(), async || {
-            let request = QuiesceTabletServerRequestPb { quiesce: Some(true), return_stats: Some(true) };
-            let response: QuiesceTabletServerResponsePb =
-                call(env, &address, ADMIN, "Quiesce", &request, self.plan().cluster.rpc_timeout).await?;
-            quiescing::still_leads(&address, response.num_leaders())
-                .map_or(Ok(()), |what| Err(Error::not_ready(what)))
-        })
-        .await?;
-        self.begin_scan(env, client, &address, left()).await
+        let table = until(env, left(), async || client.open_table(&tables::name(0)).await).await?;
+        let tokens = until(env, left(), async || table.scan_tokens(&spec()).await).await?;
+        let tablets: Vec<TabletLocation> = tokens.iter().map(|token| token.tablet().clone()).collect();
+        let mut quiesce = QuiesceCheck::new(self, env, &address, &tablets);
+        quiesce.count_scanners(&table, &tablets).await;
+        quiesce.wait_for_transfers(deadline).await?;
+        until(env, left(), async || self.check_masters(env, &table, &address).await).await?;
+        self.begin_scans(env, &table, &tablets, &address).await
     }
 
-    /// Asks a quiescing server for a checksum of one of its tablets, which it must reject.
-    async fn begin_scan(
+    /// Returns an error while masters name a server as the leader of a tablet.
+    async fn check_masters(&self, env: &Env, table: &Table, address: &str) -> Result<(), Error> {
+        let tablets = self.look_up(env, table).await?;
+        let leads = |tablet: &TabletLocation| {
+            tablet.replicas.iter().any(|replica| replica.leader && replica.address == address)
+        };
+        match tablets.iter().find(|(_, tablet)| leads(tablet)) {
+            Some((_, tablet)) => {
+                let what = format!("{address} quiesces, and masters name it as the leader of {}", tablet.id);
+                Err(Error::not_ready(what))
+            }
+            None => Ok(()),
+        }
+    }
+
+    /// Asks a quiescing server for checksums of its tablets, which it must reject.
+    async fn begin_scans(
         &self,
         env: &Env,
-        client: &Client,
+        table: &Table,
+        tablets: &[TabletLocation],
         address: &str,
-        within: Duration,
     ) -> Result<(), Error> {
-        let table = until(env, within, async || client.open_table(&tables::name(0)).await).await?;
-        let at = self.final_reads(env, client);
-        for token in table.scan_tokens(&spec()).await? {
-            let tablet = token.tablet();
+        let at = self.final_reads(env, table.client());
+        for tablet in tablets {
             if !tablet.replicas.iter().any(|replica| replica.address == address) {
                 continue;
             }
-            let began = self.checksum(env, &table, &tablet.id, address, at).await.is_ok();
+            let began = self.checksum(env, table, &tablet.id, address, at).await.is_ok();
             quiescing::check_scan(address, &tablet.id, began)
                 .into_iter()
                 .for_each(|found| self.report_violation(found));
         }
         Ok(())
+    }
+}
+
+/// The check of one server.
+struct QuiesceCheck<'a> {
+    workload: &'a Workload,
+    plain: PlainClient,
+    address: &'a str,
+    /// Id of the server, if it has a replica of the tablets.
+    id: Option<String>,
+}
+
+impl<'a> QuiesceCheck<'a> {
+    fn new(
+        workload: &'a Workload,
+        env: &Env,
+        address: &'a str,
+        tablets: &[TabletLocation],
+    ) -> QuiesceCheck<'a> {
+        let attempt = workload.plan().cluster.rpc_timeout;
+        let plain = PlainClient::new(env.clone(), Vec::new(), RECOVERY_CLIENT, attempt);
+        let replicas = tablets.iter().flat_map(|tablet| &tablet.replicas);
+        let own = replicas.into_iter().find(|replica| replica.address == address);
+        QuiesceCheck { workload, plain, address, id: own.map(|replica| replica.server_id.clone()) }
+    }
+
+    async fn call<Q, R>(&mut self, service: &str, method: &str, request: &Q) -> Result<R, Error>
+    where
+        Q: prost::Message,
+        R: prost::Message + Default,
+    {
+        let called: Result<RpcResponse<R>, CallFailure> =
+            self.plain.call(self.address, service, method, request, CallOptions::default()).await;
+        called.map(|reply| reply.message).map_err(|failure| Error::not_ready(failure.to_string()))
+    }
+
+    /// Returns the numbers that the server tells; `None` if they are not right.
+    async fn stats(&mut self, quiesce: Option<bool>) -> Result<Option<QuiescingStats>, Error> {
+        let request = QuiesceTabletServerRequestPb { quiesce, return_stats: Some(true) };
+        let told: QuiesceTabletServerResponsePb = self.call(ADMIN, "Quiesce", &request).await?;
+        refused(told.error.map(|error| error.status))?;
+        let numbers = (told.is_quiescing, told.num_leaders, told.num_active_scanners);
+        match quiescing::stats(self.address, quiesce, numbers) {
+            Ok(stats) => Ok(Some(stats)),
+            Err(found) => {
+                self.workload.report_violation(found);
+                Ok(None)
+            }
+        }
+    }
+
+    /// Opens a scanner before the server quiesces, and closes it. Without a reply nothing is compared.
+    async fn count_scanners(&mut self, table: &Table, tablets: &[TabletLocation]) {
+        if let Ok(Some(counts)) = self.try_count_scanners(table, tablets).await {
+            let found = quiescing::check_scanners(self.address, counts);
+            found.into_iter().for_each(|found| self.workload.report_violation(found));
+        }
+    }
+
+    /// Returns the numbers of scanners that the server tells before, beside and after one of a client.
+    async fn try_count_scanners(
+        &mut self,
+        table: &Table,
+        tablets: &[TabletLocation],
+    ) -> Result<Option<[i32; 3]>, Error> {
+        let is_here =
+            |tablet: &&TabletLocation| tablet.replicas.iter().any(|replica| replica.address == self.address);
+        let Some(tablet) = tablets.iter().find(is_here).map(|tablet| tablet.id.clone()) else {
+            return Ok(None);
+        };
+        let Some(before) = self.stats(None).await? else { return Ok(None) };
+        let opened: ScanResponsePb = self.call(TSERVER, "Scan", &open_only(table, &tablet)).await?;
+        let Some(scanner) = opened.scanner_id else { return Ok(None) };
+        let open = self.stats(None).await?;
+        let close = ScanRequestPb {
+            scanner_id: Some(scanner),
+            call_seq_id: Some(1),
+            batch_size_bytes: Some(0),
+            close_scanner: Some(true),
+            ..Default::default()
+        };
+        let _closed: ScanResponsePb = self.call(TSERVER, "Scan", &close).await?;
+        let closed = self.stats(None).await?;
+        Ok(open.zip(closed).map(|(open, closed)| [before, open, closed].map(|stats| stats.scanners)))
+    }
+
+    /// Waits until the server, which is to quiesce, tells that it leads nothing.
+    async fn wait_for_transfers(&mut self, deadline: Instant) -> Result<(), Error> {
+        let mut looks = 0;
+        loop {
+            match self.look().await {
+                Ok(0) => return Ok(()),
+                Err(error) if self.plain.is_over(deadline) => return Err(error),
+                Ok(leaders) if self.plain.is_over(deadline) => {
+                    let what = format!("{} quiesces and still leads {leaders} tablets", self.address);
+                    return Err(Error::not_ready(what));
+                }
+                Ok(_) | Err(_) => {}
+            }
+            self.plain.env.sleep(if looks < LOOKS { LOOK } else { PAUSE }).await;
+            looks += 1;
+        }
+    }
+
+    /// Compares the number of leaders with the views of the replicas before and after it was told, and returns it.
+    async fn look(&mut self) -> Result<i32, Error> {
+        let before = self.views().await?;
+        // A wrong reply has been reported: nothing more is to be learned of it.
+        let Some(stats) = self.stats(Some(true)).await? else { return Ok(0) };
+        let after = self.views().await?;
+        if let Some((before, after)) = before.zip(after) {
+            let found = quiescing::check_leaders(self.address, stats.leaders, &before, &after);
+            found.into_iter().for_each(|found| self.workload.report_violation(found));
+        }
+        Ok(stats.leaders)
+    }
+
+    /// Returns the views of the server's replicas; `None` in a secured cluster, where clients may not ask for them,
+    /// and if the server's id is not known.
+    async fn views(&mut self) -> Result<Option<LeaderViews>, Error> {
+        let id = self.id.clone().filter(|_| self.workload.plan().security.is_none());
+        let Some(id) = id else { return Ok(None) };
+        let request = GetConsensusStateRequestPb::default();
+        let told: GetConsensusStateResponsePb = self.call(CONSENSUS, "GetConsensusState", &request).await?;
+        refused(told.error.map(|error| error.status))?;
+        let views = told.tablets.into_iter().filter_map(|tablet| {
+            let state = tablet.cstate?;
+            let leader = state.leader_uuid();
+            let (leads, follows) = (leader == id, !leader.is_empty() && leader != id);
+            let tablet = String::from_utf8_lossy(&tablet.tablet_id).into_owned();
+            Some((tablet, LeaderView { term: state.current_term, leads, follows }))
+        });
+        Ok(Some(views.collect()))
+    }
+}
+
+/// Returns a request that opens a scanner and reads nothing.
+fn open_only(table: &Table, tablet: &str) -> ScanRequestPb {
+    let mut column = schema::column_to_pb(&table.schema().columns()[0], true);
+    column.id = None;
+    let new = NewScanRequestPb {
+        tablet_id: Bytes::copy_from_slice(tablet.as_bytes()),
+        projected_columns: vec![column],
+        ..Default::default()
+    };
+    ScanRequestPb {
+        new_scan_request: Some(new),
+        call_seq_id: Some(0),
+        batch_size_bytes: Some(0),
+        ..Default::default()
     }
 }

@@ -2,24 +2,18 @@
 //!
 //! - Every table can be written: its tablets have leaders that make progress (O9).
 //! - Every row is read at a snapshot that includes all that any client has seen (O6), twice (repeatable).
-//! - Every tablet has its full number of replicas (O9), and at one timestamp all have the same checksum (O5).
+//! - Every tablet has its full number of replicas (O9), and at one timestamp all have the same checksum (O5), which is
+//!   that of the rows that a scan returns.
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use engine::error::Error;
 use engine::ids::TabletId;
 use engine::time::{Instant, Timestamp};
 use nyala_client::location_cache::TabletLocation;
 use nyala_client::{Client, FlushMode, SessionConfig, Table};
 use nyala_common::env::Env;
-use nyala_common::wire::schema;
-use nyala_proto::kudu::tserver::{
-    ChecksumRequestPb, ChecksumResponsePb, ContinueChecksumRequestPb, NewScanRequestPb,
-};
-use nyala_proto::kudu::{OrderMode, ReadMode as ReadModePb};
 
-use super::admin::call;
 use super::client_actor::answer_of;
 use super::scans::spec;
 use super::{Workload, nanos, row_encoding, tables, until};
@@ -29,11 +23,8 @@ use crate::oracle::bank::BANK;
 use crate::oracle::lists::LISTS;
 use crate::oracle::replica_checksums::{self, ReplicaChecksum};
 
-const TSERVER: &str = "kudu.tserver.TabletServerService";
 /// The client number of this phase.
 pub(super) const RECOVERY_CLIENT: u32 = 63;
-/// Disk operations for opening a tablet of a plan's size that is not in memory.
-const OPENING_OPS: u32 = 2_000;
 /// Oracle of operations that did not succeed in time after the faults.
 const LIVENESS: &str = "liveness";
 
@@ -50,6 +41,10 @@ impl Workload {
         self.end_quiescing(env, deadline).await;
         if let Err(error) = self.restore_masters(env, deadline).await {
             let what = format!("{quiet:?} after the faults ended, the masters: {error}");
+            self.report_violation(Violation::new(LIVENESS, what));
+        }
+        if let Err(error) = self.check_connections(env, deadline).await {
+            let what = format!("{quiet:?} after the faults ended, connections: {error}");
             self.report_violation(Violation::new(LIVENESS, what));
         }
         for number in numbers {
@@ -152,7 +147,7 @@ impl Workload {
         Ok(())
     }
 
-    /// Waits until each tablet has all its replicas, and compares their checksums.
+    /// Waits until each tablet has all its replicas, and compares their checksums with each other and with its rows.
     pub(super) async fn compare_replicas(
         &self,
         env: &Env,
@@ -174,14 +169,20 @@ impl Workload {
                 };
                 self.sums_of(env, &looked_up, number).await
             });
-            sums.extend(of_tablet.await?);
+            let of_tablet = of_tablet.await?;
+            self.compare_with_rows(env, table.name(), &of_tablet, within).await?;
+            sums.extend(of_tablet);
         }
         replica_checksums::check(&sums).into_iter().for_each(|violation| self.report_violation(violation));
         Ok(())
     }
 
     /// Returns the tablets of a table, looked up by a client with an empty location cache.
-    async fn look_up(&self, env: &Env, table: &Table) -> Result<Vec<(Table, TabletLocation)>, Error> {
+    pub(super) async fn look_up(
+        &self,
+        env: &Env,
+        table: &Table,
+    ) -> Result<Vec<(Table, TabletLocation)>, Error> {
         let fresh = self.connect(env).await;
         let table = fresh.open_table(table.name()).await?;
         let tokens = table.scan_tokens(&spec()).await?;
@@ -221,52 +222,5 @@ impl Workload {
             sums.push(ReplicaChecksum { table: number, tablet, server, at, checksum, rows });
         }
         Ok(sums)
-    }
-
-    pub(super) async fn checksum(
-        &self,
-        env: &Env,
-        table: &Table,
-        tablet: &str,
-        address: &str,
-        at: HybridStamp,
-    ) -> Result<(u64, u64), Error> {
-        // All columns, those that were added later too.
-        let columns = table.schema();
-        let pb = |(i, column)| {
-            let mut pb = schema::column_to_pb(column, i < columns.num_key_columns());
-            pb.id = None;
-            pb
-        };
-        let new = NewScanRequestPb {
-            tablet_id: Bytes::copy_from_slice(tablet.as_bytes()),
-            projected_columns: columns.columns().iter().enumerate().map(pb).collect(),
-            read_mode: Some(ReadModePb::ReadAtSnapshot as i32),
-            snap_timestamp: Some(at),
-            order_mode: Some(OrderMode::Unordered as i32),
-            ..Default::default()
-        };
-        let mut request =
-            ChecksumRequestPb { new_request: Some(new), call_seq_id: Some(0), ..Default::default() };
-        // The first call opens every file of the tablet before it has a row.
-        let opening = self.plan().devices.op * OPENING_OPS;
-        let within = table.client().config().operation_timeout + opening;
-        let (mut seq, mut rows) = (0, 0);
-        loop {
-            let response: ChecksumResponsePb =
-                call(env, address, TSERVER, "Checksum", &request, within).await?;
-            if let Some(error) = response.error {
-                return Err(Error::not_ready(error.status.message.unwrap_or_default()));
-            }
-            rows += response.rows_checksummed().unsigned_abs();
-            if !response.has_more_results() {
-                return Ok((response.checksum(), rows));
-            }
-            seq += 1;
-            let scanner_id = response.scanner_id.clone().unwrap_or_default();
-            let previous_checksum = response.checksum();
-            let continue_request = Some(ContinueChecksumRequestPb { scanner_id, previous_checksum });
-            request = ChecksumRequestPb { continue_request, call_seq_id: Some(seq), ..Default::default() };
-        }
     }
 }

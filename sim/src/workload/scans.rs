@@ -26,7 +26,7 @@ use sim_plan::client_ops::{ReadMode as PlanReadMode, ReplicaChoice};
 const BATCH_BYTES: u32 = 1024;
 
 /// Batch size where a round trip is long: a snapshot must be read before its history is dropped.
-const LARGE_BATCH_BYTES: u32 = 64 << 10;
+pub(super) const LARGE_BATCH_BYTES: u32 = 64 << 10;
 const LONG_WAY: Duration = Duration::from_millis(10);
 
 /// A row or two.
@@ -187,6 +187,11 @@ impl ClientActor {
                 Some(read)
             }
             Err(error) => {
+                let (history, ended) = (self.workload.plan().history_kept(), self.env.now().wall.micros);
+                let early = named
+                    .zip(history)
+                    .and_then(|(at, kept)| history_gc::check_refused(&scan, at, ended, &error.message, kept));
+                early.into_iter().for_each(|violation| self.workload.report_violation(violation));
                 self.answer(call, CallOutcome::Failed(error.into()));
                 None
             }
@@ -212,9 +217,13 @@ pub(super) fn spec() -> ScanSpec {
 impl Workload {
     /// Returns settings of a scan that reads a whole table after the faults.
     pub(super) fn whole_spec(&self) -> ScanSpec {
+        ScanSpec { batch_bytes: if self.is_far() { LARGE_BATCH_BYTES } else { BATCH_BYTES }, ..spec() }
+    }
+
+    /// Returns true if a round trip is long: a snapshot that is read in small batches may lose its history meanwhile.
+    pub(super) fn is_far(&self) -> bool {
         let network = &self.plan().network;
-        let is_slow = network.latency + network.jitter > LONG_WAY;
-        ScanSpec { batch_bytes: if is_slow { LARGE_BATCH_BYTES } else { BATCH_BYTES }, ..spec() }
+        network.latency + network.jitter > LONG_WAY
     }
 
     /// Returns the mode in which oracles check a leader's READ_LATEST scan.

@@ -261,6 +261,13 @@ impl<E: Executor> World for ExecutorWorld<E> {
         self.virtual_world.net(|net, _| net.reset_between(a, b))
     }
 
+    fn silence_between(&mut self, one: &str, other: &str) -> usize {
+        let (a, b) = (self.id(one), self.id(other));
+        let what = format!("silences connections with {other}");
+        self.log.record_timeline(self.virtual_world.nanos(), one, "world", &what);
+        self.virtual_world.net(|net, _| net.silence_between(a, b))
+    }
+
     fn arm_call_cut(&mut self, opener: &str, acceptor: &str, part: CallPart, nth: u32) -> CallCutId {
         let (from, to) = (self.id(opener), self.id(acceptor));
         self.virtual_world.net(|net, _| net.cuts.arm(from, to, part, nth))

@@ -119,6 +119,13 @@ pub trait World {
     /// Resets every connection between two hosts; returns their number.
     fn reset_between(&mut self, one: &str, other: &str) -> usize;
 
+    /// Loses all that the connections between two hosts carry from now on, without a word to either end, as a
+    /// router does that has forgotten them; new ones work. Returns their number: 0 in a world whose network is not
+    /// ours.
+    fn silence_between(&mut self, _one: &str, _other: &str) -> usize {
+        0
+    }
+
     /// Arms the cut of a call: the connection from `opener` to `acceptor` is reset within the `nth` write of this part.
     fn arm_call_cut(&mut self, opener: &str, acceptor: &str, part: CallPart, nth: u32) -> CallCutId;
     fn disarm_call_cut(&mut self, id: CallCutId);

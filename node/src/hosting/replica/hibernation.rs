@@ -89,6 +89,11 @@ impl HibernationSlot {
         WaitingReader(self)
     }
 
+    /// Returns true if the replica hibernates.
+    pub(super) fn is_hibernating(&self) -> bool {
+        self.lock().hibernation.is_some()
+    }
+
     /// Returns the number of queued events.
     #[cfg(test)]
     pub(super) fn queued_event_count(&self) -> usize {

@@ -163,6 +163,11 @@ impl ReplicaHandle {
         self.shared.status().role == Role::Leader
     }
 
+    /// Returns true if the replica hibernates: events that report nothing new do not wake it.
+    pub fn is_hibernating(&self) -> bool {
+        self.shared.hibernation.is_hibernating()
+    }
+
     /// Returns the current status.
     pub async fn status_now(&self) -> Result<RaftStatus> {
         let now = self.shared.env.now();

@@ -67,6 +67,15 @@ pub(super) fn add_replicas(random: &mut RandomStream, cluster: &mut ClusterSpec,
     }
 }
 
+/// Draws the number of data directories of each tablet server. A broken creation or copy in one of them may be followed
+/// by one in another.
+pub(super) fn data_dirs(random: &mut RandomStream, size: PlanSize) -> u8 {
+    match size {
+        PlanSize::Bench => 1,
+        PlanSize::Smoke | PlanSize::Full => random.weighted(&[(1, 7), (2, 2), (3, 1)]),
+    }
+}
+
 /// Draws the encodings of columns and the retention of history.
 pub(super) fn data(random: &mut RandomStream) -> DataSpec {
     let encodings = if random.percent(75) { random.between(1, 1_000_000) as u32 } else { 0 };

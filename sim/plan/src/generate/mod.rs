@@ -25,13 +25,14 @@ use crate::faults::Fault;
 use crate::plan::Plan;
 use crate::profile::{FaultProfile, PlanSize};
 use crate::random_stream::RandomStream;
-use crate::scenarios::{add_scenarios, backups, failing_steps, long_trouble, master_changes, unsynced_logs};
-use crate::spec::{ClusterSpec, FinalRestart};
+use crate::scenarios::{add_scenarios, backups, long_trouble, unsynced_logs};
+use crate::spec::FinalRestart;
 use crate::tables;
 
 pub(crate) use self::faults::FaultGenerator;
 pub(crate) use self::layout::HDD_SYNC_MIN;
 
+mod ending;
 mod faults;
 mod layout;
 mod ops;
@@ -102,6 +103,7 @@ impl Plan {
         let faults = FaultGenerator::new(random, &cluster, profile, clients.len() as u8).faults(work, size);
         let mut plan = Plan {
             seed,
+            data_dirs: layout::data_dirs(&mut stream("data directories"), size),
             data,
             sending: raft_batching::raft_batching(&mut stream("sending")),
             security: layout::security(&mut stream("security"), profile, size),
@@ -134,8 +136,7 @@ impl Plan {
         plan.correct_memory();
         plan.keep_recoverable();
         unsynced_logs::unsync_logs(&mut stream("unsynced"), &mut plan, profile);
-        let restart = final_restart(&mut stream("ending"), &plan.cluster);
-        plan.ending = failing_steps::final_restart(&plan, master_changes::final_restart(&plan, restart));
+        plan.ending = ending::final_restart(&plan);
         plan.limit_time(work);
         plan
     }
@@ -219,25 +220,16 @@ fn working_time(client: &ClientProgram) -> Duration {
     (client.setup.pace + MS) * client.ops.len() as u32 + waits.sum::<Duration>()
 }
 
-/// Draws the final restart. Most runs have one, so that the post-run checks notice data that was not stored or that
-/// cannot be read again.
-fn final_restart(random: &mut RandomStream, cluster: &ClusterSpec) -> FinalRestart {
-    match random.weighted(&[(FinalRestart::Stay, 1), (FinalRestart::Kill, 2), (FinalRestart::PowerCut, 2)]) {
-        // A power cut may lose unsynced writes.
-        FinalRestart::PowerCut if !cluster.log_sync => FinalRestart::Kill,
-        restart => restart,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
     use crate::fault_weights::{Generation, generation};
+    use crate::spec::ClusterSpec;
 
     /// Hash over the text of the plans of 12 seeds, for every profile and both sizes of runs.
-    const PLANS_HASH: u64 = 0xac82_a634_de7b_2d37;
+    const PLANS_HASH: u64 = 0xe75c_ccaa_efc7_b5ca;
 
     #[test]
     fn plans_of_seeds_stay_the_same() {
@@ -309,6 +301,14 @@ mod tests {
         assert_eq!(masters, BTreeSet::from([1, 3, 5]));
         assert_eq!(replicas, BTreeSet::from([1, 3, 5, 7]));
         assert!(clusters.iter().all(|cluster| cluster.tservers >= cluster.replicas));
+    }
+
+    #[test]
+    fn tablet_servers_of_some_plans_have_several_data_directories() {
+        let plans = (0..200).map(|seed| Plan::generate(seed, FaultProfile::Swarm, PlanSize::Smoke));
+        let counts: Vec<u8> = plans.map(|plan| plan.data_dirs).collect();
+        let with = |count: u8| counts.iter().filter(|of| **of == count).count();
+        assert!(with(1) > 100 && with(2) > 20 && with(3) > 5, "{counts:?}");
     }
 
     #[test]

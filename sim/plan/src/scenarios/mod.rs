@@ -20,6 +20,7 @@ mod competing_leaders;
 mod deaf_leaders;
 mod deposed_leader;
 pub(crate) mod failing_steps;
+mod full_disk_starts;
 mod honest_clocks;
 mod lagging_member;
 mod late_damage;
@@ -71,6 +72,7 @@ pub(crate) fn add_scenarios(plan: &mut Plan, profile: FaultProfile, work: Durati
             || failing_steps::add(&mut stream("failing steps"), plan, profile)
             || unopened_replicas::add(&mut stream("unopened replicas"), plan, profile)
             || deaf_leaders::add(&mut stream("deaf leaders"), plan, profile));
+    full_disk_starts::add(&mut stream("starts on full disks"), plan, profile);
 }
 
 /// Returns true for a plan that another scenario has given its only fault.

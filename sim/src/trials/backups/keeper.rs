@@ -5,21 +5,25 @@ use std::iter;
 use std::sync::Arc;
 use std::time::Duration;
 
-use engine::error::{Error, Result};
+use engine::error::{Error, ErrorKind, Result};
 use engine::schema::partition_range::PartitionRange;
-use engine::schema::row_ops::ClientCell;
+use engine::schema::table_settings::HISTORY_MAX_AGE_SEC;
 use engine::schema::{ColumnSchema, DataType, Schema};
 use engine::sync::Mutex;
 use futures_util::future::join;
-use nyala_backup::create::{BackupKind, Snapshot, create, take_snapshot};
+use nyala_backup::create::{BackupKind, Snapshot, create, oldest_reads, take_snapshot};
 use nyala_backup::store::{BackupStore, StoreListing};
 use nyala_client::tables::AlterStep;
 use nyala_client::{Client, ClientConfig, CreateTable, FlushMode, RowOpKind, SessionConfig, Table};
 use nyala_common::env::Env;
 use sim_plan::{Host, RandomStream};
 
+use super::columns::{self, Row, Rows, ValueColumn};
+use super::facts::TableFacts;
 use super::outage::Outage;
+use super::saved::Saved;
 use crate::given_up::given_up_after;
+use crate::model::TableSettings;
 use crate::wire::keys::int64_key;
 use crate::workload::MASTER_PORT;
 
@@ -29,7 +33,7 @@ pub(super) const STORE: &str = "data";
 /// Steps of a trial.
 const STEPS: usize = 24;
 /// Keys of a range, and ranges that there may be.
-const WIDTH: i64 = 100;
+pub(super) const WIDTH: i64 = 100;
 const RANGES: u64 = 4;
 /// Most rows of a write, and tablets that are read at the same time.
 const ROWS: u64 = 12;
@@ -42,10 +46,10 @@ const REPLACE: u64 = 50;
 pub(super) const POLLS: [u64; 3] = [20, 80, 300];
 /// Time after which the hasty client gives up an operation.
 const HASTY: Duration = Duration::from_millis(700);
+/// Words of the error of a backup whose base is older than the history that servers keep.
+const HISTORY_GONE: &str = "servers no longer keep the history since the base";
 /// Longest time into a backup after which a range is dropped, in microseconds.
 const DROP_MICROS: [u64; 3] = [1_000, 6_000, 25_000];
-
-pub(super) type Rows = BTreeMap<i64, Option<i64>>;
 
 pub(super) struct Keeper {
     pub(super) env: Env,
@@ -53,13 +57,22 @@ pub(super) struct Keeper {
     pub(super) client: Client,
     /// A client that soon gives up, for restores.
     pub(super) hasty: Client,
-    table: Table,
+    pub(super) table: Table,
+    /// Its value columns, and the number of the last one.
+    pub(super) columns: Vec<ValueColumn>,
+    pub(super) next_column: u32,
     rows: Rows,
+    /// Keys that ever had a row.
+    pub(super) ever: BTreeSet<i64>,
     ranges: BTreeSet<i64>,
-    /// Rows at the time of each complete backup, in milliseconds.
-    pub(super) backups: BTreeMap<u64, Rows>,
+    /// The table at the time of each complete backup, in milliseconds.
+    pub(super) backups: BTreeMap<u64, Saved>,
     pub(super) restored: u64,
+    /// Polls of the last restore that nothing disturbed.
+    pub(super) restore_polls: u64,
     pub(super) outage: Arc<Outage>,
+    /// Draws of backups that take longer than history is kept, if it is short.
+    pub(super) slowness: Option<RandomStream>,
     story: Arc<Mutex<Vec<String>>>,
 }
 
@@ -78,10 +91,11 @@ fn told(error: &Error) -> String {
 }
 
 impl Keeper {
-    /// Creates the table and takes all steps; returns what is wrong.
+    /// Creates the table and takes all steps; returns what is wrong. `is_short`: servers keep little history.
     pub(super) async fn play(
         env: Env,
         mut random: RandomStream,
+        is_short: bool,
         outage: Arc<Outage>,
         story: Arc<Mutex<Vec<String>>>,
     ) -> std::result::Result<(), String> {
@@ -90,18 +104,24 @@ impl Keeper {
         let hasty = ClientConfig { operation_timeout: HASTY, ..config.clone() };
         let client = Client::connect(env.clone(), config).await.map_err(|error| told(&error))?;
         let hasty = Client::connect(env.clone(), hasty).await.map_err(|error| told(&error))?;
-        let table = create_table(&client, random.pick(&[None, Some(2)])).await;
+        let table = create_table(&client, &mut random, is_short).await;
+        let slowness = is_short.then(|| RandomStream::new(env.rng.next_u64(), "slow backups"));
         let mut keeper = Keeper {
             env,
             random,
             client,
             hasty,
             table: table.map_err(|error| told(&error))?,
+            columns: vec![ValueColumn::initial()],
+            next_column: 1,
             rows: Rows::new(),
+            ever: BTreeSet::new(),
             ranges: BTreeSet::from([0]),
             backups: BTreeMap::new(),
             restored: 0,
+            restore_polls: 1,
             outage,
+            slowness,
             story,
         };
         for _ in 0..STEPS {
@@ -115,11 +135,13 @@ impl Keeper {
             ("write", 40),
             ("add range", 8),
             ("drop range", 8),
+            ("alter", 12),
             ("backup", 25),
             ("restore", 25),
         ]);
         match step {
             "write" => self.write().await,
+            "alter" => self.alter().await,
             "add range" => self.add_range().await,
             "drop range" => match self.draw_range() {
                 Some(number) if self.ranges.len() > 1 => self.drop_range(number).await,
@@ -141,27 +163,38 @@ impl Keeper {
     }
 
     /// Writes rows, and waits until all are acknowledged.
-    async fn write(&mut self) -> Result<()> {
+    pub(super) async fn write(&mut self) -> Result<()> {
         let session = self.client.session(SessionConfig::new(FlushMode::Manual));
-        for tag in 0..self.random.between(1, ROWS) {
+        for _ in 0..self.random.between(1, ROWS) {
             let Some(range) = self.draw_range() else { continue };
             let key = range * WIDTH + self.random.below(WIDTH as u64) as i64;
-            let value = self.random.percent(80).then(|| self.random.below(1 << 20) as i64);
-            let bytes = (key.to_le_bytes(), value.map(i64::to_le_bytes));
             let deletes = self.rows.contains_key(&key) && self.random.percent(30);
-            let cell = bytes.1.as_ref().map_or(ClientCell::Null, |value| ClientCell::Value(value));
-            let cells = [ClientCell::Value(&bytes.0), if deletes { ClientCell::Unset } else { cell }];
             let kind = if deletes { RowOpKind::Delete } else { RowOpKind::Upsert };
-            session.apply(&self.table, kind, &cells, tag).await?;
+            let cells = match deletes {
+                true => Row::new(),
+                false => columns::draw_row(&mut self.random, &self.columns),
+            };
+            columns::apply(&session, (&self.table, &self.columns), kind, (key, &cells)).await?;
             if deletes {
                 self.rows.remove(&key);
             } else {
-                self.rows.insert(key, value);
+                self.ever.insert(key);
+                columns::upsert(&mut self.rows, &self.columns, key, &cells);
             }
         }
         match session.flush().await.pop() {
             Some(failure) => Err(failure.error),
             None => Ok(()),
+        }
+    }
+
+    /// Returns the table as it is now.
+    fn saved(&self) -> Saved {
+        Saved {
+            rows: columns::read_rows(&self.rows, &self.columns),
+            columns: self.columns.clone(),
+            ranges: self.ranges.clone(),
+            facts: TableFacts::of(&self.table),
         }
     }
 
@@ -196,7 +229,8 @@ impl Keeper {
         let listing = store.list()?;
         let kind = self.random.pick(&[BackupKind::Any, BackupKind::Full, BackupKind::Incremental]);
         let snapshot = take_snapshot(&self.client, &[TABLE.to_string()]).await;
-        let rows = self.rows.clone();
+        let saved = self.saved();
+        let hold = self.outlive_history(&oldest_reads(&snapshot, &listing, kind)).await?;
         let victim = self.draw_range().filter(|_| self.ranges.len() > 1 && self.random.percent(DROP_WITHIN));
         let patience =
             if self.random.percent(ABORT) { below_some(&mut self.random, POLLS) } else { u64::MAX };
@@ -212,6 +246,9 @@ impl Keeper {
             self.client.alter_table(&self.table, &steps, None).await.map(Some)
         };
         let (created, dropped) = join(backup, drops).await;
+        if let Some(hold) = hold {
+            hold.release().await;
+        }
         if let (Some(table), Some(number)) = (dropped?, victim) {
             self.table = table;
             self.forget_range(number, replaced);
@@ -219,24 +256,42 @@ impl Keeper {
         self.note(format!("backup at {}: {:?}", snapshot.to_ms, created.as_ref().map(|done| done.is_ok())));
         match created {
             Some(Ok(())) => {
-                self.backups.insert(snapshot.to_ms, rows);
+                self.backups.insert(snapshot.to_ms, saved);
             }
+            Some(Err(error)) if victim.is_none() && !lacks_base(kind, &error) => return Err(error),
             // Without a base, or without a range whose rows it needs.
-            Some(Err(error)) if kind != BackupKind::Incremental && victim.is_none() => return Err(error),
             Some(Err(_)) | None => {}
         }
         Ok(())
     }
 }
 
-async fn create_table(client: &Client, buckets: Option<u32>) -> Result<Table> {
-    let value = ColumnSchema { nullable: true, ..ColumnSchema::new(1, "v", DataType::Int64) };
+/// Returns true if an incremental backup may fail with this error: there is no base, or its history is gone.
+fn lacks_base(kind: BackupKind, error: &Error) -> bool {
+    let is_gone = error.kind == ErrorKind::Invalid && error.message.contains(HISTORY_GONE);
+    kind == BackupKind::Incremental && (error.kind == ErrorKind::NotFound || is_gone)
+}
+
+/// Creates the table, with settings that are drawn. `is_short`: it keeps history no longer than servers do.
+async fn create_table(client: &Client, random: &mut RandomStream, is_short: bool) -> Result<Table> {
+    let buckets = random.pick(&[None, Some(2)]);
+    let value = ValueColumn::initial().schema(random);
     let schema = Schema::new(vec![ColumnSchema::new(0, "k", DataType::Int64), value], 1)?;
     let mut create = CreateTable::new(TABLE, schema).range(&["k"])?;
     if let Some(buckets) = buckets {
         create = create.hash(&["k"], buckets)?;
     }
-    client.create_table(&CreateTable { ranges: vec![range_of(0)], replicas: Some(1), ..create }).await
+    let TableSettings { owner, comment, mut extra } = TableSettings::drawn(random);
+    extra.retain(|name, _| !is_short || name != HISTORY_MAX_AGE_SEC);
+    let create = CreateTable {
+        ranges: vec![range_of(0)],
+        replicas: Some(1),
+        owner: Some(owner),
+        comment: Some(comment),
+        extra_config: extra,
+        ..create
+    };
+    client.create_table(&create).await
 }
 
 async fn back_up(

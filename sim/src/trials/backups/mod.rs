@@ -8,13 +8,24 @@
 //! ```
 //!
 //! In a run, a client backs up now and then, and three backups are restored at the end. Here that is all that happens.
-//! The tablet server is down for some time in some restores.
+//! The tablet server is down for some time in some restores. In many trials servers keep two seconds of history,
+//! and some backups take longer than that, beside writes and an outage of the master ([`holding`]).
 //!
-//! *Not here:* faults of masters and of the store's disk, types and defaults, which runs have.
+//! Columns come and go, and their defaults change ([`alterations`]). A restored table must have the columns, defaults,
+//! comments, partitions and settings of the backup's time ([`facts`]). Some rows of it are then changed, and the backup
+//! is restored over it ([`existing`]).
+//!
+//! *Not here:* other faults of masters, faults of the store's disk, types other than numbers, which runs have.
 
+mod alterations;
+mod columns;
+mod existing;
+mod facts;
+mod holding;
 mod keeper;
 mod outage;
 mod restoring;
+mod saved;
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -53,7 +64,8 @@ pub(super) fn run(seed: u64) -> Option<Violation> {
 }
 
 fn play(seed: u64, story: &Arc<Mutex<Vec<String>>>) -> Result<(), String> {
-    let plan = fleet::plan_of(seed, 1, 1, 1);
+    let mut plan = fleet::plan_of(seed, 1, 1, 1);
+    let is_short = holding::shorten_history(&mut plan);
     let log = EventLog::keeping(0..0, false);
     let mut world = KeyedWorld::new(seed, plan.network.clone(), DiskCost::default(), log);
     let observer = RunObserver::new(&plan, None);
@@ -66,7 +78,7 @@ fn play(seed: u64, story: &Arc<Mutex<Vec<String>>>) -> Result<(), String> {
         Box::pin(async move {
             env.sleep(BEGINNING).await;
             let random = RandomStream::new(seed, "backup trial");
-            let ended = Keeper::play(env, random, orders, story).await;
+            let ended = Keeper::play(env, random, is_short, orders, story).await;
             *into.lock() = Some(ended);
             Ok(())
         })
@@ -75,8 +87,8 @@ fn play(seed: u64, story: &Arc<Mutex<Vec<String>>>) -> Result<(), String> {
     while world.now() < END && result.lock().is_none() {
         let next = world.now() + LOOK;
         pass::until(&mut world, next)?;
-        if let Some(span) = outage.begin() {
-            take_down(&mut world, span)?;
+        if let Some((server, span)) = outage.begin() {
+            take_down(&mut world, server, span)?;
             outage.end();
         }
     }
@@ -84,9 +96,9 @@ fn play(seed: u64, story: &Arc<Mutex<Vec<String>>>) -> Result<(), String> {
     ended.unwrap_or_else(|| Err("the client has not ended".to_string()))
 }
 
-/// Kills the tablet server, and starts it again after some time.
-fn take_down(world: &mut KeyedWorld, span: Duration) -> Result<(), String> {
-    let server = Host::Tserver(0).name();
+/// Kills a server, and starts it again after some time.
+fn take_down(world: &mut KeyedWorld, server: Host, span: Duration) -> Result<(), String> {
+    let server = server.name();
     world.kill(&server);
     let up = world.now() + span;
     pass::until(world, up)?;
@@ -100,17 +112,23 @@ mod tests {
     use super::*;
     use crate::trials::reached::{self, Situation};
 
-    const SITUATIONS: [Situation; 10] = [
+    const SITUATIONS: [Situation; 16] = [
         ("a range that is added", &["range", "is added"]),
         ("a range that is dropped", &["range", "is dropped"]),
         ("a range that is replaced", &["range", "is replaced"]),
+        ("a column that is added", &["the columns are altered", "added"]),
+        ("a default that is removed", &["the columns are altered", "default removed"]),
         ("a backup", &["backup at", "Some(true)"]),
         ("a backup that fails", &["backup at", "Some(false)"]),
         ("a backup that is given up", &["backup at", "None"]),
+        ("a backup that takes longer than history is kept", &["history is outlived"]),
+        ("such a backup under which the master is down", &["the master is down"]),
         ("a restore", &["restore of", "Some(true)"]),
         ("a restore that is given up", &["restore of", "None"]),
         ("a restore that fails", &["restore of", "in an outage: Some(false)"]),
         ("a restore that survives an outage", &["restore of", "in an outage: Some(true)"]),
+        ("a restore over a table that exists", &["restore of", " over ", "Some(true)"]),
+        ("such a restore that is given up", &["restore of", " over ", "None"]),
     ];
 
     #[test]

@@ -1,16 +1,21 @@
-//! An outage of the tablet server, which the client of the trial orders and the driver of the world makes.
+//! An outage of a server, which the client of the trial orders and the driver of the world makes.
 
 use std::time::Duration;
 
 use engine::sync::Mutex;
+use nyala_common::env::Env;
+use sim_plan::Host;
+
+/// Pause in which the client waits for the driver.
+const PAUSE: Duration = Duration::from_millis(10);
 
 /// Stage of the outage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 enum Stage {
     #[default]
     None,
-    /// Ordered, for this long.
-    Ordered(Duration),
+    /// Ordered of a server, for this long.
+    Ordered(Host, Duration),
     Down,
 }
 
@@ -20,27 +25,30 @@ pub(super) struct Outage {
 }
 
 impl Outage {
-    pub(super) fn order(&self, span: Duration) {
-        *self.stage.lock() = Stage::Ordered(span);
+    /// Orders an outage, and waits until it has begun.
+    pub(super) async fn order(&self, env: &Env, server: Host, span: Duration) {
+        *self.stage.lock() = Stage::Ordered(server, span);
+        while matches!(*self.stage.lock(), Stage::Ordered(..)) {
+            env.sleep(PAUSE).await;
+        }
     }
 
-    /// Returns the span of an outage that begins now, if one was ordered.
-    pub(super) fn begin(&self) -> Option<Duration> {
+    /// Waits until the server is up again.
+    pub(super) async fn wait_until_over(&self, env: &Env) {
+        while *self.stage.lock() != Stage::None {
+            env.sleep(PAUSE).await;
+        }
+    }
+
+    /// Returns the server and the span of an outage that begins now, if one was ordered.
+    pub(super) fn begin(&self) -> Option<(Host, Duration)> {
         let mut stage = self.stage.lock();
-        let Stage::Ordered(span) = *stage else { return None };
+        let Stage::Ordered(server, span) = *stage else { return None };
         *stage = Stage::Down;
-        Some(span)
+        Some((server, span))
     }
 
     pub(super) fn end(&self) {
         *self.stage.lock() = Stage::None;
-    }
-
-    pub(super) fn is_ordered(&self) -> bool {
-        matches!(*self.stage.lock(), Stage::Ordered(_))
-    }
-
-    pub(super) fn is_over(&self) -> bool {
-        *self.stage.lock() == Stage::None
     }
 }

@@ -1,5 +1,7 @@
 //! Restores of a trial of backups: they are given up, or meet an outage of the tablet server, and are resumed.
 
+use std::cell::Cell;
+use std::future::poll_fn;
 use std::pin::pin;
 use std::time::Duration;
 
@@ -10,8 +12,11 @@ use engine::error::{Error, ErrorKind, Result};
 use nyala_backup::restore::{RestoreOutcome, RestoreRequest, RestoreTarget, restore};
 use nyala_backup::store::BackupStore;
 use nyala_client::{ReadMode, ScanSpec};
+use sim_plan::Host;
 
-use super::keeper::{Keeper, POLLS, Rows, STORE, TABLE, below_some};
+use super::columns::ReadRows;
+use super::facts::TableFacts;
+use super::keeper::{Keeper, POLLS, STORE, TABLE, below_some};
 use crate::given_up::given_up_after;
 
 /// Disturbance of an attempt to restore, which may end before it.
@@ -28,15 +33,18 @@ const DISTURBANCES: [(Disturbance, u32); 3] =
     [(Disturbance::None, 25), (Disturbance::GivenUp, 45), (Disturbance::Outage, 30)];
 /// Shortest and longest outage.
 const SPAN: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));
-/// Pause in which the client waits for the driver.
-const PAUSE: Duration = Duration::from_millis(10);
 /// Time in which a table whose creation was given up comes up.
-const SETTLING: Duration = Duration::from_secs(1);
+pub(super) const SETTLING: Duration = Duration::from_secs(1);
+/// Percentage of disturbances that may come at any time of a restore, by the polls of the last whole one. Many
+/// others come at its beginning, or after its end.
+const EVENLY_PERCENT: u64 = 60;
+/// Percentage of restored tables over which the same backup is restored.
+const OVER_PERCENT: u64 = 30;
 
 /// The end of an attempt to restore.
-struct Attempt {
+pub(super) struct Attempt {
     /// `None` if it was given up.
-    outcome: Option<Result<RestoreOutcome>>,
+    pub outcome: Option<Result<RestoreOutcome>>,
     /// The client soon gives up, which may be before the outage.
     hasty: bool,
     met_outage: bool,
@@ -44,13 +52,13 @@ struct Attempt {
 
 impl Attempt {
     /// Returns true if the attempt may end with `error`.
-    fn may_fail_with(&self, error: &Error) -> bool {
+    pub(super) fn may_fail_with(&self, error: &Error) -> bool {
         self.met_outage || (self.hasty && error.kind == ErrorKind::TimedOut)
     }
 }
 
 impl Keeper {
-    /// Restores one of the backups, in several attempts, and compares its rows.
+    /// Restores one of the backups, in several attempts, and compares columns, settings and rows.
     pub(super) async fn restore_one(&mut self) -> Result<()> {
         let times: Vec<u64> = self.backups.keys().copied().collect();
         if times.is_empty() {
@@ -60,13 +68,21 @@ impl Keeper {
         self.restored += 1;
         let name = format!("restored{}", self.restored);
         self.restore(to_ms, &name).await?;
+        let facts = TableFacts::of(&self.client.open_table(&name).await?);
         let found = self.read(&name).await?;
-        let wanted = &self.backups[&to_ms];
+        let saved = &self.backups[&to_ms];
+        if let Some(what) = saved.facts.difference(&facts) {
+            return Err(Error::corrupt(format!("the restore of the backup at {to_ms} has {what}")));
+        }
+        let wanted = &saved.rows;
         if found != *wanted {
             let odd = found.iter().find(|(key, value)| wanted.get(key) != Some(value));
             let lost = wanted.iter().find(|(key, value)| found.get(key) != Some(value));
             let text = format!("the backup at {to_ms} had the row {lost:?}, and its restore {odd:?}");
             return Err(Error::corrupt(text));
+        }
+        if self.random.percent(OVER_PERCENT) {
+            self.restore_over(to_ms, &name).await?;
         }
         self.client.delete_table(&name).await
     }
@@ -103,49 +119,64 @@ impl Keeper {
     }
 
     /// Restores with a disturbance that is drawn. After an outage the tablet server is up again.
-    async fn attempt(&mut self, request: &RestoreRequest) -> Result<Attempt> {
+    pub(super) async fn attempt(&mut self, request: &RestoreRequest) -> Result<Attempt> {
         let store = BackupStore::create(&self.env, STORE)?;
         let listing = store.list()?;
         let disturbance = self.random.weighted(&DISTURBANCES);
-        let polls = 1 + below_some(&mut self.random, POLLS);
+        let evenly = self.random.percent(EVENLY_PERCENT);
+        let polls = 1 + if evenly {
+            self.random.below(self.restore_polls)
+        } else {
+            below_some(&mut self.random, POLLS)
+        };
         let span = self.random.span(SPAN.0, SPAN.1);
         let (client, polls) = match disturbance {
             Disturbance::None => (&self.client, u64::MAX),
             Disturbance::GivenUp => (&self.client, polls),
             Disturbance::Outage => (&self.hasty, polls),
         };
-        let mut restoring = pin!(restore(client, &store, &listing, request));
+        let made = Cell::new(0);
+        let mut restoring = pin!(counted(&made, restore(client, &store, &listing, request)));
         let outcome = given_up_after(polls, restoring.as_mut()).await;
         let hasty = disturbance == Disturbance::Outage;
         if outcome.is_some() || !hasty {
+            if matches!(outcome, Some(Ok(_))) {
+                self.restore_polls = made.get();
+            }
             return Ok(Attempt { outcome, hasty, met_outage: false });
         }
-        self.outage.order(span);
-        while self.outage.is_ordered() {
-            self.env.sleep(PAUSE).await;
-        }
+        self.outage.order(&self.env, Host::Tserver(0), span).await;
         let outcome = restoring.await;
-        while !self.outage.is_over() {
-            self.env.sleep(PAUSE).await;
-        }
+        self.outage.wait_until_over(&self.env).await;
         Ok(Attempt { outcome: Some(outcome), hasty, met_outage: true })
     }
 
     /// Returns all rows of a table.
-    async fn read(&self, name: &str) -> Result<Rows> {
+    pub(super) async fn read(&self, name: &str) -> Result<ReadRows> {
         let table = self.client.open_table(name).await?;
         let mut scanner = table.scan(ScanSpec { read_mode: ReadMode::Latest, ..ScanSpec::default() })?;
-        let mut rows = Rows::new();
+        let mut rows = ReadRows::new();
         while let Some(batch) = scanner.next_batch().await? {
             let keys = batch.column(0).as_primitive::<Int64Type>();
-            let values = batch.column(1).as_primitive::<Int64Type>();
+            let values = batch.columns()[1..].iter().map(|column| column.as_primitive::<Int64Type>());
+            let values: Vec<_> = values.collect();
             for at in 0..batch.num_rows() {
-                let value = values.is_valid(at).then(|| values.value(at));
-                if rows.insert(keys.value(at), value).is_some() {
+                let cells = values.iter().map(|cells| cells.is_valid(at).then(|| cells.value(at)));
+                if rows.insert(keys.value(at), cells.collect()).is_some() {
                     return Err(Error::corrupt(format!("{name} has two rows of {}", keys.value(at))));
                 }
             }
         }
         Ok(rows)
     }
+}
+
+/// Counts the polls of a future.
+async fn counted<T>(polls: &Cell<u64>, future: impl Future<Output = T>) -> T {
+    let mut future = pin!(future);
+    poll_fn(|context| {
+        polls.set(polls.get() + 1);
+        future.as_mut().poll(context)
+    })
+    .await
 }

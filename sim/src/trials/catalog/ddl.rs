@@ -8,9 +8,11 @@ use engine::error::ErrorKind;
 use engine::ids::{PeerId, TableId, TabletId};
 
 use super::model::{
-    BAD_REQUEST, BAD_SCHEMA, Column, KeyRange, Level, Model, ModelTable, NAME_TAKEN, Named, Refusal,
+    BAD_REQUEST, BAD_SCHEMA, Column, Extra, KeyRange, Level, Model, ModelTable, NAME_TAKEN, Named, Refusal,
     SOFT_DELETED, TableState,
 };
+use super::settings::CALLER;
+use super::table_settings;
 
 /// A column of a request.
 #[derive(Debug, Clone)]
@@ -30,6 +32,10 @@ pub(super) struct NewTable {
     /// False for a table without range columns, which has one open range.
     pub(super) ranged: bool,
     pub(super) replicas: i32,
+    /// The caller if absent.
+    pub(super) owner: Option<String>,
+    pub(super) comment: String,
+    pub(super) extra: Extra,
 }
 
 #[derive(Debug, Clone)]
@@ -47,7 +53,9 @@ pub(super) struct Alteration {
     pub(super) table: Named,
     pub(super) parts: Vec<Part>,
     pub(super) new_name: Option<String>,
+    pub(super) owner: Option<String>,
     pub(super) comment: Option<String>,
+    pub(super) extra: Extra,
     pub(super) replicas: Option<i32>,
 }
 
@@ -127,10 +135,15 @@ impl Model {
         let mut refusals = column_refusals(new);
         refusals.extend(partition_refusals(new));
         refusals.extend(replica_refusal(new.replicas, at));
+        let extra = table_settings::changed(&Extra::new(), &new.extra);
+        refusals.extend(extra.as_ref().err());
+        if new.owner.as_ref().is_some_and(String::is_empty) {
+            refusals.push(BAD_SCHEMA);
+        }
         if self.has_name(&new.name) {
             refusals.push(NAME_TAKEN);
         }
-        let table = new_table(new);
+        let table = ModelTable { extra: extra.unwrap_or_default(), ..new_table(new) };
         let wanted = table.wanted_bounds().len() * new.replicas.max(0) as usize;
         let per_server = at.config.create_replicas_per_server_max;
         // Zero means no limit.
@@ -195,15 +208,23 @@ impl Model {
             }
             new.name.clone_from(name);
         }
+        if let Some(owner) = &alteration.owner {
+            if owner.is_empty() {
+                return Err(BAD_SCHEMA);
+            }
+            new.owner.clone_from(owner);
+        }
         if let Some(comment) = &alteration.comment {
             new.comment.clone_from(comment);
         }
+        new.extra = table_settings::changed(&old.extra, &alteration.extra)?;
         if let Some(replicas) = alteration.replicas {
             replica_refusal(replicas, at).map_or(Ok(()), Err)?;
             new.replicas = replicas;
         }
         let known_to_tablets = |table: &ModelTable| {
-            (table.columns.clone(), table.name.clone(), table.comment.clone(), table.replicas)
+            let texts = [&table.name, &table.owner, &table.comment].map(String::clone);
+            (table.columns.clone(), texts, table.extra.clone(), table.replicas)
         };
         if known_to_tablets(old) != known_to_tablets(&new) {
             new.begin_version();
@@ -316,7 +337,9 @@ fn new_table(new: &NewTable) -> ModelTable {
         new.columns.iter().zip(0..).map(|(column, id)| column_of(column, id)).collect();
     ModelTable {
         name: new.name.clone(),
-        comment: String::new(),
+        owner: new.owner.clone().unwrap_or_else(|| CALLER.to_string()),
+        comment: new.comment.clone(),
+        extra: Extra::new(),
         state: TableState::Running,
         served: columns.clone(),
         keys: new.columns.iter().filter(|column| column.key).count(),

@@ -5,7 +5,9 @@ use engine::ids::TableId;
 use super::CatalogTrial;
 use super::ddl::{Alteration, Ddl, NewColumn, NewTable, Part};
 use super::encode::{OTHER_KEY, RANGE_COLUMN, key};
-use super::model::{KeyRange, Level, ModelTable, Named, TableState};
+use super::model::{Extra, KeyRange, Level, ModelTable, Named, TableState};
+use super::settings::CALLER;
+use super::table_settings::VALUES;
 
 /// Names of tables.
 const NAMES: u64 = 5;
@@ -98,7 +100,18 @@ impl CatalogTrial {
         let ranged = self.random.percent(80);
         let ranges = if ranged { self.draw_ranges(&levels) } else { vec![OPEN] };
         let replicas = self.random.pick(&[1, 3, 3, 3]);
-        NewTable { name: name.unwrap_or_else(|| "t0".to_string()), columns, levels, ranges, ranged, replicas }
+        let (has_owner, has_comment) = (self.random.percent(50), self.random.percent(50));
+        NewTable {
+            name: name.unwrap_or_else(|| "t0".to_string()),
+            columns,
+            levels,
+            ranges,
+            ranged,
+            replicas,
+            owner: has_owner.then(|| self.draw_owner()),
+            comment: if has_comment { "as created".to_string() } else { String::new() },
+            extra: self.draw_extra(),
+        }
     }
 
     pub(super) fn draw_column(&mut self, number: u64) -> NewColumn {
@@ -146,6 +159,8 @@ impl CatalogTrial {
             0 => alteration.new_name = Some(self.draw_name()),
             1 => alteration.replicas = Some(self.random.pick(&[1, 3, 3, 5])),
             2 => alteration.comment = Some(format!("comment {}", self.random.below(4))),
+            3 => alteration.extra = self.draw_extra(),
+            4 => alteration.owner = Some(self.draw_owner()),
             _ => {
                 for _ in 0..self.random.between(1, 2) {
                     let part = self.draw_part(of);
@@ -154,6 +169,21 @@ impl CatalogTrial {
             }
         }
         alteration
+    }
+
+    /// Draws a change of an extra configuration.
+    pub(super) fn draw_extra(&mut self) -> Extra {
+        let mut extra = Extra::new();
+        for (key, values) in VALUES {
+            if self.random.percent(50) {
+                extra.insert(key.to_string(), self.random.pick(&values).to_string());
+            }
+        }
+        extra
+    }
+
+    fn draw_owner(&mut self) -> String {
+        self.random.pick(&["ann", "bob", CALLER]).to_string()
     }
 
     fn draw_part(&mut self, of: &ModelTable) -> Part {

@@ -1,7 +1,5 @@
 //! Requests of the trial as commands of the catalog.
 
-use std::collections::BTreeMap;
-
 use engine::catalog::{
     AlterStep, AlterTable, CatalogCommand, ColumnChange, ColumnRef, CreateTable, RangeOps, RequestedColumn,
     RequestedHash, RequestedPartitioning, RequestedRange, ServerStateChange, TableRef,
@@ -67,6 +65,9 @@ fn create(new: &NewTable) -> CreateTable {
             allow_empty: new.ranges.is_empty(),
         },
         replicas: Some(new.replicas),
+        owner: new.owner.clone(),
+        comment: new.comment.clone(),
+        extra_configs: new.extra.clone(),
         ..CreateTable::default()
     }
 }
@@ -78,8 +79,9 @@ fn alter(alteration: &Alteration) -> AlterTable {
         steps: alteration.parts.iter().map(|part| step(part, &client)).collect(),
         client_columns: client.iter().map(column).collect(),
         new_name: alteration.new_name.clone(),
+        new_owner: alteration.owner.clone(),
         new_comment: alteration.comment.clone(),
-        new_extra_configs: BTreeMap::new(),
+        new_extra_configs: alteration.extra.clone(),
         replicas: alteration.replicas,
         ..AlterTable::default()
     }

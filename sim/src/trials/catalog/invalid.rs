@@ -6,7 +6,8 @@ use super::CatalogTrial;
 use super::ddl::{Alteration, Ddl, NewTable, Part};
 use super::draws::range_at;
 use super::encode::{OTHER_KEY, RANGE_COLUMN, key};
-use super::model::{KeyRange, Level, ModelTable, Named};
+use super::model::{Extra, KeyRange, Level, ModelTable, Named};
+use super::table_settings::INVALID;
 
 impl CatalogTrial {
     pub(super) fn draw_invalid(&mut self) -> Ddl {
@@ -27,6 +28,7 @@ impl CatalogTrial {
                 Ddl::Alter(Alteration { table, replicas, ..Alteration::default() })
             }
             (11, _) => self.draw_operation(),
+            (12, Some((table, _))) => Ddl::Alter(self.draw_bad_settings(table)),
             (_, Some((table, of))) => Ddl::Alter(self.draw_bad_alteration(table, &of)),
         }
     }
@@ -45,7 +47,7 @@ impl CatalogTrial {
     fn draw_bad_table(&mut self) -> NewTable {
         let mut new = self.draw_new_table();
         let levels = |column: &str, buckets| vec![Level { column: column.to_string(), buckets }];
-        match self.random.below(13) {
+        match self.random.below(15) {
             0 => new.name = String::new(),
             1 => new.columns[1].nullable = true,
             2 => new.columns.push(key("late")),
@@ -63,9 +65,28 @@ impl CatalogTrial {
             11 if new.ranged => {
                 new.ranges = vec![KeyRange { low: Some(5), high: Some(5), own: None }];
             }
+            12 => new.extra = self.draw_bad_extra(),
+            13 => new.owner = Some(String::new()),
             _ => new.name = self.draw_name(),
         }
         new
+    }
+
+    /// Draws a change of an extra configuration of which one entry is invalid.
+    fn draw_bad_extra(&mut self) -> Extra {
+        let mut extra = self.draw_extra();
+        let (key, value) = self.random.pick(&INVALID);
+        extra.insert(key.to_string(), value.to_string());
+        extra
+    }
+
+    /// Draws an invalid owner or extra configuration, beside a part that would succeed.
+    fn draw_bad_settings(&mut self, table: Named) -> Alteration {
+        let parts = vec![Part::AddColumn(self.draw_column(9))];
+        match self.random.percent(20) {
+            true => Alteration { table, parts, owner: Some(String::new()), ..Alteration::default() },
+            false => Alteration { table, parts, extra: self.draw_bad_extra(), ..Alteration::default() },
+        }
     }
 
     fn draw_bad_alteration(&mut self, table: Named, of: &ModelTable) -> Alteration {

@@ -9,6 +9,7 @@ use engine::ids::{PeerId, TabletId};
 use super::ddl::Ddl;
 use super::encode;
 use super::messages::SentBeat;
+use super::settings::CALLER;
 
 /// A request that waits for its turn or its reply.
 #[derive(Debug)]
@@ -96,7 +97,7 @@ impl Master {
     pub(super) fn take_request(&mut self, ddl: Ddl) {
         let command = encode::command(&ddl);
         let ticket = self.ticket(Waiter::Client(Box::new(ddl)));
-        self.inbox.push(CatalogEvent::Command { ticket, caller: "trial".to_string(), command });
+        self.inbox.push(CatalogEvent::Command { ticket, caller: CALLER.to_string(), command });
     }
 
     pub(super) fn take_heartbeat(&mut self, heartbeat: Box<Heartbeat>, up_to: u64) {

@@ -46,6 +46,7 @@ mod server;
 mod servers;
 mod settings;
 mod step;
+mod table_settings;
 mod turns;
 
 use std::collections::BTreeMap;

@@ -6,6 +6,9 @@ use std::time::Duration;
 use engine::error::ErrorKind;
 use engine::ids::{PeerId, TableId, TabletId};
 
+/// Keys and values of an extra configuration; in a request an empty value unsets its key.
+pub(super) type Extra = BTreeMap<String, String>;
+
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Column {
     pub(super) id: u32,
@@ -75,7 +78,9 @@ pub(super) enum TableState {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ModelTable {
     pub(super) name: String,
+    pub(super) owner: String,
     pub(super) comment: String,
+    pub(super) extra: Extra,
     pub(super) state: TableState,
     pub(super) columns: Vec<Column>,
     /// Columns that clients are shown: all tablets have them.

@@ -245,9 +245,10 @@ fn check_attributes(entry: &TableEntry, table: &ModelTable) -> Result<(), String
         },
         TableLifecycle::Deleted { .. } => return Err("it is deleted".to_string()),
     };
-    let same = (&record.name, &record.comment, state, record.version, record.replicas)
-        == (&table.name, &table.comment, table.state, table.version, table.replicas);
-    if !same {
+    let same = (&record.name, state, record.version, record.replicas)
+        == (&table.name, table.state, table.version, table.replicas);
+    let settings = (&record.owner, &record.comment, &record.extra.to_map());
+    if !same || settings != (&table.owner, &table.comment, &table.extra) {
         return Err(format!("it is {record:?}, not {table:?}"));
     }
     let newest = columns(&record.schema);

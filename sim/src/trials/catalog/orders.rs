@@ -14,6 +14,7 @@ use super::group::{Group, Member, short};
 use super::master::{LeaderReport, RegisteredServer};
 use super::observe::columns;
 use super::server::TrialServer;
+use super::table_settings::has_settings;
 
 /// A configuration with the health that its leader reports.
 struct Members<'a> {
@@ -128,9 +129,10 @@ impl CatalogTrial {
         let TserverRequest { task, address, call } = request;
         let checked = match call {
             TserverCall::CreateTablet(create) => self.check_create(*task, create),
-            TserverCall::AlterSchema { schema, version, table_name, .. } => {
+            TserverCall::AlterSchema { schema, version, table_name, extra, attributes } => {
                 let newest = self.model.tablet(task.tablet).is_some_and(|(table, _)| {
                     (table.version, &table.name, &table.columns) == (*version, table_name, &columns(schema))
+                        && has_settings(table, extra, attributes)
                 });
                 let leads = self.known_leader(task.tablet) == Some(task.server);
                 if newest && leads { Ok(()) } else { Err("it has another version, or is to no leader") }
@@ -171,6 +173,9 @@ impl CatalogTrial {
         }
         if call.table_name != table.name || !call.consensus.has(task.server) {
             return Err("it has another name, or members without the server");
+        }
+        if !has_settings(table, &call.extra, &call.attributes) {
+            return Err("it has other settings than the table");
         }
         match self.groups.get(&task.tablet) {
             Some(group) if group.first_schema != call.schema => Err("the replicas began with another schema"),

@@ -9,6 +9,8 @@ use sim_plan::RandomStream;
 pub(super) const MASTERS: usize = 3;
 /// Wall time of the trial's beginning.
 pub(super) const EPOCH_MICROS: u64 = 1_700_000_000_000_000;
+/// User who sends all requests.
+pub(super) const CALLER: &str = "trial";
 /// Interval of heartbeats.
 pub(super) const BEAT: Duration = Duration::from_millis(800);
 

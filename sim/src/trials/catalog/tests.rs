@@ -51,6 +51,27 @@ fn a_table_that_a_fail_over_loses_is_reported() {
 }
 
 #[test]
+fn settings_that_the_catalog_or_a_tablet_lacks_are_reported() {
+    let mut trial = with_tables();
+    let id = *trial.model.tables.keys().next().expect("there are tables");
+    let table = trial.model.tables[&id].clone();
+    let entry = trial.master.catalog.tables().find(|entry| entry.id == id).expect("it is in the catalog");
+    let extra = entry.record.extra.clone();
+    let attributes = BTreeMap::from([
+        ("nyala.table.owner".to_string(), table.owner.clone()),
+        ("nyala.table.comment".to_string(), table.comment.clone()),
+        ("nyala.table.replicas".to_string(), table.replicas.to_string()),
+    ]);
+    assert!(table_settings::has_settings(&table, &extra, &attributes));
+    assert!(!table_settings::has_settings(&table, &extra, &BTreeMap::new()));
+    let known = trial.model.tables.get_mut(&id).expect("looked up above");
+    known.extra.insert("kudu.table.history_max_age_sec".to_string(), "17".to_string());
+    assert!(!table_settings::has_settings(known, &extra, &attributes));
+    trial.observe();
+    assert!(trial.found.is_some_and(|what| what.contains("it is TableRecord")));
+}
+
+#[test]
 fn a_replica_that_stays_after_its_tablet_is_reported() {
     let mut trial = with_tables();
     trial.end();

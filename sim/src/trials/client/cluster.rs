@@ -127,6 +127,15 @@ impl Cluster {
         }
     }
 
+    /// Reports an operation that has not ended at the end of the trial: servers have been in order for longer than any
+    /// operation may take.
+    pub(super) fn check_pending(&mut self) {
+        let pending = self.pending.first().map(|op| self.ops[*op].began);
+        if let Some(began) = pending {
+            self.report(format!("an operation that began at {:.3} s has not ended", seconds(began)));
+        }
+    }
+
     /// Returns true if a lookup may be under way that began before the client dropped all locations: it does not keep
     /// the reply.
     pub(super) fn has_old_lookups(&self) -> bool {

@@ -16,7 +16,7 @@
 //! - A call goes to no tablet that the client knew to be gone, by an answer or by its own change of ranges, and to none
 //!   whose location has expired.
 //! - An error needs a cause: a timeout some leader that did not serve shortly before, a partial scan a disturbance.
-//! - What the client opened is closed.
+//! - Each operation ends, also if several tasks wait for one session, and what the client opened is closed.
 //!
 //! *Not here:* encodings of all types, security, and the servers' own code, which runs are for.
 
@@ -30,6 +30,7 @@ mod rows;
 mod scanner_state;
 mod scanners;
 mod service;
+mod sessions;
 mod step;
 mod tablets;
 mod verdicts;
@@ -109,6 +110,7 @@ impl ClientTrial {
         }
         self.heal();
         self.pass(END + OP_TIMEOUT * 2 - self.world.now());
+        self.cluster.lock().check_pending();
         self.check_scanners();
     }
 

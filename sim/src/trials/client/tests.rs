@@ -7,6 +7,7 @@ const SEEDS: u64 = 40;
 #[test]
 fn trials_of_a_sound_client_find_nothing_and_reach_what_they_are_for() {
     let (mut changes, mut lost_replies, mut conditions) = (0, 0, [0; 6]);
+    let (mut shared, mut discarded) = (0, 0);
     for seed in 0..SEEDS {
         let mut trial = ClientTrial::create(seed);
         trial.run();
@@ -14,6 +15,8 @@ fn trials_of_a_sound_client_find_nothing_and_reach_what_they_are_for() {
         assert_eq!(cluster.found, None, "seed {seed}: {}", cluster.steps.join("\n"));
         assert!(cluster.ops.len() > 100, "{} ops", cluster.ops.len());
         let count = |has: &dyn Fn(&str) -> bool| cluster.steps.iter().filter(|step| has(step)).count();
+        shared += count(&|step| step.contains("share a session"));
+        discarded += count(&|step| step.contains("discards its rows"));
         changes += count(&|step| step.contains("change") && step.ends_with(": ok"));
         // Made by a request whose reply was lost, and refused when it came again.
         lost_replies += cluster.ops.iter().filter(|op| op.is_changed && op.is_refused).count();
@@ -24,6 +27,20 @@ fn trials_of_a_sound_client_find_nothing_and_reach_what_they_are_for() {
     }
     let reached = [changes > 40, lost_replies > 0, conditions.iter().all(|count| *count > 40)];
     assert_eq!(reached, [true; 3], "{changes} {lost_replies} {conditions:?}");
+    assert!(shared > 100 && discarded > 20, "{shared} {discarded}");
+}
+
+#[test]
+fn an_operation_that_does_not_end_is_reported() {
+    let mut cluster = Cluster::new(1);
+    let (one, other) = (cluster.begin_op(1, 0), cluster.begin_op(2, 0));
+    cluster.end_op(one, 3);
+    cluster.end_op(other, 4);
+    cluster.check_pending();
+    assert_eq!(cluster.found, None);
+    cluster.begin_op(5, 0);
+    cluster.check_pending();
+    assert!(cluster.found.is_some_and(|what| what.contains("has not ended")));
 }
 
 #[test]

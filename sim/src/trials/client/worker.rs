@@ -1,33 +1,27 @@
-//! Tasks of the client: each writes and scans, one operation after the other; one changes ranges as well.
+//! Tasks of the client: each writes ([`super::sessions`]) and scans, one operation after the other; one changes
+//! ranges as well.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
 use engine::schema::partition_range::PartitionRange;
-use engine::schema::row_ops::ClientCell;
 use engine::sync::Mutex;
 use nyala_client::predicate::{Comparison, SimplifiedPredicate};
 use nyala_client::tables::AlterStep;
-use nyala_client::{Client, FlushMode, ReadMode, ScanSpec, Session, SessionConfig, Table};
+use nyala_client::{Client, ReadMode, ScanSpec, Table};
 use nyala_common::env::Env;
 use sim_plan::RandomStream;
-use sim_plan::client_ops::WriteKind;
 
-use super::cluster::{Cluster, Intent};
-use super::codec::KINDS;
-use super::limits::{END, FIRST_BATCH, OP_TIMEOUT, WORKERS};
+use super::cluster::Cluster;
+use super::limits::{END, FIRST_BATCH, WORKERS};
 use super::reading;
-use super::rows::Cells;
 use super::tablets::{KEYS, OPEN};
 use super::verdicts::{ScanReport, ScanRequest};
 use crate::wire::keys;
-use crate::workload::row_encoding;
 
 /// Longest pause between two operations.
 const PAUSE_US: u64 = 400_000;
-/// Most rows of a write.
-const ROWS: u64 = 12;
 
 pub(super) struct Worker {
     pub number: u64,
@@ -50,7 +44,7 @@ impl Worker {
         while self.now() < END.as_nanos() as u64 + crate::world::BOOTED.as_nanos() as u64 {
             let pause = self.random.below(PAUSE_US);
             self.env.sleep(Duration::from_micros(pause)).await;
-            match self.random.weighted(&[("write", 45), ("drop rows", 2), ("scan", 43), ("change", 10)]) {
+            match self.random.weighted(&[("write", 45), ("drop rows", 4), ("scan", 41), ("change", 10)]) {
                 "write" => self.write().await,
                 "drop rows" => self.drop_rows().await,
                 "change" if self.number == 0 => self.change().await,
@@ -59,106 +53,13 @@ impl Worker {
         }
     }
 
-    fn now(&self) -> u64 {
+    pub(super) fn now(&self) -> u64 {
         self.env.now().mono.0
     }
 
-    fn begin(&self) -> usize {
+    pub(super) fn begin(&self) -> usize {
         let observed = self.client.observed_timestamp().unwrap_or_default();
         self.cluster.lock().begin_op(self.now(), observed)
-    }
-
-    /// Draws row operations of one write: no key twice.
-    fn draw_rows(&mut self, op: usize) -> Vec<(usize, Intent)> {
-        let mut keys = BTreeSet::new();
-        let count = self.random.between(1, ROWS);
-        let mut drawn = Vec::new();
-        for _ in 0..count {
-            let key = self.random.below(KEYS as u64 / WORKERS) as i64 * WORKERS as i64 + self.number as i64;
-            if !keys.insert(key) {
-                continue;
-            }
-            let intent = self.draw_row(op, key);
-            let mut cluster = self.cluster.lock();
-            cluster.intents.push(intent.clone());
-            drawn.push((cluster.intents.len() - 1, intent));
-        }
-        drawn
-    }
-
-    fn draw_row(&mut self, op: usize, key: i64) -> Intent {
-        let mut kind = self.random.pick(&KINDS);
-        let deletes = matches!(kind, WriteKind::Delete | WriteKind::DeleteIgnore);
-        if deletes && self.doubted.contains(&key) {
-            kind = WriteKind::Upsert;
-        }
-        self.written += 1;
-        let number = self.written * WORKERS as i64 + self.number as i64;
-        let text = match self.random.below(4) {
-            0 => None,
-            1 => Some(None),
-            _ => Some(Some("x".repeat(self.random.below(40) as usize))),
-        };
-        let is_delete = matches!(kind, WriteKind::Delete | WriteKind::DeleteIgnore);
-        let cells = if is_delete { Cells::default() } else { Cells { number: Some(Some(number)), text } };
-        Intent { op, kind, key, cells, results: Vec::new() }
-    }
-
-    async fn write(&mut self) {
-        let op = self.begin();
-        let rows = self.draw_rows(op);
-        let modes = [FlushMode::AutoSync, FlushMode::AutoBackground, FlushMode::Manual];
-        let mut config = SessionConfig::new(self.random.pick(&modes));
-        config.timeout = OP_TIMEOUT;
-        config.flush_interval = Duration::from_millis(self.random.between(1, 50));
-        if config.mode == FlushMode::AutoBackground {
-            config.buffer_bytes = self.random.pick(&[200, 2_000, 1 << 20]);
-        }
-        let session = self.client.session(config);
-        let mut errors = Vec::new();
-        for (number, intent) in &rows {
-            errors.extend(self.apply(&session, *number, intent).await.err().map(|error| (*number, error)));
-        }
-        errors.extend(session.flush().await.into_iter().map(|failure| (failure.tag as usize, failure.error)));
-        let result = |(number, _): &(usize, Intent)| {
-            (*number, errors.iter().find(|(tag, _)| tag == number).map(|(_, error)| error.clone()))
-        };
-        let results: Vec<_> = rows.iter().map(result).collect();
-        for (number, error) in &results {
-            if error.is_some() {
-                self.doubted.insert(self.cluster.lock().intents[*number].key);
-            }
-        }
-        self.cluster.lock().conclude_write(op, &results, self.now());
-    }
-
-    /// Drops a session with a buffered row. No server expects the row, so each reports a call that has it.
-    async fn drop_rows(&mut self) {
-        let op = self.begin();
-        let key = self.random.below(KEYS as u64) as i64;
-        let kind = WriteKind::Upsert;
-        let row =
-            Intent { kind, cells: Cells { number: Some(Some(-1)), text: None }, ..self.draw_row(op, key) };
-        let mut config = SessionConfig::new(FlushMode::AutoBackground);
-        config.flush_interval = Duration::from_millis(self.random.between(1, 50));
-        let session = self.client.session(config);
-        // A row that could not be located is not buffered.
-        let _ = self.apply(&session, 0, &row).await;
-        drop(session);
-        self.cluster.lock().conclude_write(op, &[], self.now());
-    }
-
-    async fn apply(&self, session: &Session, number: usize, intent: &Intent) -> nyala_client::Result<()> {
-        let (key, value) = (intent.key.to_le_bytes(), intent.cells.number.flatten().map(i64::to_le_bytes));
-        let text = intent.cells.text.as_ref();
-        let cells = [
-            ClientCell::Value(&key),
-            value.as_ref().map_or(ClientCell::Unset, |value| ClientCell::Value(value)),
-            text.map_or(ClientCell::Unset, |text| {
-                text.as_ref().map_or(ClientCell::Null, |text| ClientCell::Value(text.as_bytes()))
-            }),
-        ];
-        session.apply(&self.table, row_encoding::kind(intent.kind), &cells, number as u64).await
     }
 
     async fn change(&mut self) {

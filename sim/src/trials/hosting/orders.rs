@@ -7,6 +7,7 @@ use engine::raft::ConfigPosition;
 use engine::replica::wal_dir;
 use engine::tablet::flush::data_dir;
 use engine::tablet::superblock::{DataState, Superblock};
+use node::hosting::tablet_entry::EntryState;
 use nyala_common::wire::schema::id_bytes;
 use nyala_proto::kudu::HostPortPb;
 use nyala_proto::kudu::consensus::{StartTabletCopyRequestPb, StartTabletCopyResponsePb};
@@ -28,12 +29,15 @@ const FAIL_PERCENT: u64 = 35;
 /// Time within which a copy that cannot begin has ended.
 const COPY_ENDS: Duration = Duration::from_secs(5);
 
-/// A replica's files on a server's disks, without its vote.
+/// A replica's files on a server's disks.
 #[derive(Debug)]
 struct ReplicaFiles {
     superblock: Option<Superblock>,
     log: Vec<String>,
     rows: Vec<String>,
+    /// True if there is consensus metadata. An interrupted replacement of it has another name, and stays until the
+    /// next start.
+    has_vote: bool,
 }
 
 impl ReplicaFiles {
@@ -144,6 +148,7 @@ impl HostingTrial {
             superblock: Superblock::load(&data, TABLET).ok(),
             log: names(&wal, &wal_dir(TABLET)),
             rows: names(&data, &data_dir(TABLET)),
+            has_vote: names(&data, "consensus-meta").contains(&TABLET.to_string()),
         }
     }
 
@@ -155,6 +160,15 @@ impl HostingTrial {
     /// Returns true if a server's disks have nothing of the tablet.
     pub(super) fn has_nothing(&mut self, server: usize) -> bool {
         let files = self.files(server);
-        files.superblock.is_none() && files.log.is_empty() && files.rows.is_empty()
+        files.superblock.is_none() && files.log.is_empty() && files.rows.is_empty() && !files.has_vote
+    }
+
+    /// Returns true if a server calls its replica a tombstone and has rows or a log of it.
+    pub(super) fn keeps_data_of_tombstone(&mut self, server: usize) -> bool {
+        if !matches!(self.state(server), Some(EntryState::Tombstoned(_))) {
+            return false;
+        }
+        let files = self.files(server);
+        !files.log.is_empty() || !files.rows.is_empty()
     }
 }

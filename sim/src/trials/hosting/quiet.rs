@@ -35,6 +35,7 @@ impl HostingTrial {
                 return;
             }
             if self.is_whole() {
+                self.check_tombstones();
                 self.check_resources();
                 return self.delete_all();
             }
@@ -51,6 +52,15 @@ impl HostingTrial {
     fn show_all(&self) -> String {
         let states: Vec<String> = (0..SERVERS).map(|server| self.show(server)).collect();
         states.join("; ")
+    }
+
+    /// Reports tombstones whose log or rows are still there: the next start would remove them.
+    fn check_tombstones(&mut self) {
+        for server in 0..SERVERS {
+            if self.keeps_data_of_tombstone(server) {
+                self.fleet.report(format!("server {server} has data of a tombstone"));
+            }
+        }
     }
 
     /// Reports what servers still hold after the time for which they keep what died.

@@ -1,9 +1,10 @@
-//! The callers of a trial: tasks that share connections, and send tracked requests again.
+//! A caller of a trial: a task that shares connections with others, and sends tracked requests again.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use engine::sync::Mutex;
+use engine::time::Instant;
 use futures_util::future::join_all;
 use nyala_common::env::Env;
 use nyala_common::rpc::RequestIdPb;
@@ -15,67 +16,38 @@ use super::ledger::{CallRecord, Ledger};
 use super::order::{Method, Order};
 use super::security::TrialSecurity;
 use super::service::{FEATURE, SERVICE};
-use super::settings::{CALLING, SERVERS, WORKERS};
-use crate::world::ProgramResult;
+use super::settings::{CALLING, SERVERS};
 
 /// A feature that the service does not have.
 const NO_FEATURE: u32 = 99;
-/// Time in which what is still on the way arrives, and servers notice that connections have ended.
-const SETTLE: Duration = Duration::from_secs(12);
 /// Percentage of pauses after which a client connects with an expired token.
 const RELOGIN: u64 = 5;
+/// Percentage of pauses after which a client closes its connection to a server, on which others may call.
+const DISCONNECT: u64 = 3;
 /// Attempts of a tracked request.
 const ATTEMPTS: usize = 4;
 /// Longest pause between two calls, and one in which connections become idle.
 const PAUSE_MILLIS: u64 = 2_000;
 const IDLE_MILLIS: u64 = 4_500;
 
-struct Caller {
-    env: Env,
-    ledger: Arc<Mutex<Ledger>>,
-    proxies: Arc<Vec<Proxy>>,
-    random: RandomStream,
-    client: usize,
+pub(super) struct Caller {
+    pub env: Env,
+    pub ledger: Arc<Mutex<Ledger>>,
+    pub proxies: Arc<Vec<Proxy>>,
+    pub random: RandomStream,
+    pub client: usize,
     /// Name as which its tracked requests are known, and the number of the last one.
-    name: String,
-    sequence: i64,
+    pub name: String,
+    pub sequence: i64,
     /// The user that servers must see.
-    user: String,
-    caller: RpcCaller,
-    security: Arc<TrialSecurity>,
-}
-
-/// Runs a client's callers.
-pub(super) async fn run(
-    env: Env,
-    ledger: Arc<Mutex<Ledger>>,
-    security: Arc<TrialSecurity>,
-    (client, seed): (usize, u64),
-) -> ProgramResult {
-    let caller = security.client(&env, client)?;
-    let proxies = security.proxies(&env, &caller);
-    let worker = |number: usize| Caller {
-        env: env.clone(),
-        ledger: ledger.clone(),
-        proxies: proxies.clone(),
-        random: RandomStream::new(seed, &format!("worker {number}")),
-        client,
-        name: format!("client {client}, worker {number}"),
-        sequence: 0,
-        user: security.user(client),
-        caller: caller.clone(),
-        security: security.clone(),
-    };
-    let ended = ledger.clone();
-    join_all((0..WORKERS).map(|number| worker(number).run())).await;
-    proxies.iter().for_each(Proxy::disconnect);
-    env.sleep(SETTLE).await;
-    ended.lock().ended += WORKERS;
-    Ok(())
+    pub user: String,
+    pub caller: RpcCaller,
+    pub security: Arc<TrialSecurity>,
 }
 
 impl Caller {
-    async fn run(mut self) {
+    /// Makes calls until the end of the trial's calls.
+    pub(super) async fn run(mut self) {
         let began = self.env.now().mono;
         while self.env.now().mono.since(began) < CALLING {
             let idles = self.random.percent(2);
@@ -83,6 +55,9 @@ impl Caller {
             self.env.sleep(Duration::from_millis(pause)).await;
             if self.random.percent(RELOGIN) {
                 self.connect_with_old_token().await;
+            }
+            if self.random.percent(DISCONNECT) {
+                self.disconnect();
             }
             // Some calls follow each other at once.
             for _ in 0..self.random.pick(&[1, 1, 4]) {
@@ -126,6 +101,33 @@ impl Caller {
         join_all(calls.into_iter().map(|call| this.exchange(call, None, Vec::new()))).await;
         self.proxies.iter().for_each(Proxy::disconnect);
         self.proxies = shared;
+    }
+
+    /// Closes the connection to a server. Calls on it fail, and later ones open another.
+    fn disconnect(&mut self) {
+        let server = self.random.below(SERVERS as u64) as usize;
+        self.ledger.lock().disconnect(self.client, server, self.now());
+        self.proxies[server].disconnect();
+    }
+
+    pub(super) fn now(&self) -> Instant {
+        self.env.now().mono
+    }
+
+    pub(super) async fn sleep(&self, span: Duration) {
+        self.env.sleep(span).await;
+    }
+
+    /// Returns the server to which the client is to send calls at short intervals, once.
+    pub(super) fn take_beats(&self) -> Option<usize> {
+        self.ledger.lock().take_beats(self.client)
+    }
+
+    /// Makes a call with a small order that takes no time.
+    pub(super) async fn call_small(&self, server: usize, method: Method, timeout: Duration) {
+        let order = Order::small(self.ledger.lock().next_number());
+        let call = self.record(server, method, order, timeout);
+        self.exchange(call, None, Vec::new()).await;
     }
 
     fn small_call(&mut self, server: usize) -> CallRecord {

@@ -12,6 +12,7 @@ use sim_plan::RandomStream;
 
 use super::order::{Method, Order};
 use super::settings::SERVERS;
+use super::silences::Silences;
 
 /// Time after a disturbance until all connections are whole again: silence is noticed, segments are sent again.
 const RECOVERY: Duration = Duration::from_secs(8);
@@ -83,6 +84,10 @@ pub(super) struct Ledger {
     barriers: BTreeMap<u64, Instant>,
     /// Executions of an order by a start of a server.
     executions: BTreeMap<(usize, u64, u64), u32>,
+    /// Connections that were lost in silence.
+    silences: Silences,
+    /// Last time at which a client closed its connection to a server.
+    disconnects: BTreeMap<(usize, usize), Instant>,
 }
 
 impl Ledger {
@@ -101,6 +106,8 @@ impl Ledger {
             refusals: BTreeMap::new(),
             barriers: BTreeMap::new(),
             executions: BTreeMap::new(),
+            silences: Silences::default(),
+            disconnects: BTreeMap::new(),
         }
     }
 
@@ -129,6 +136,22 @@ impl Ledger {
     /// Returns true if no disturbance lasts.
     pub(super) fn is_whole(&self) -> bool {
         self.disturbed != Instant(u64::MAX)
+    }
+
+    /// A client and a server lose this many connections in silence: the client is to find out by calls.
+    pub(super) fn silence(&mut self, (client, server): (usize, usize), connections: usize, now: Instant) {
+        let start = self.servers[server].start;
+        self.silences.add((client, server), start, connections, now);
+    }
+
+    /// Returns a server to which a client is to send calls at short intervals, once.
+    pub(super) fn take_beats(&mut self, client: usize) -> Option<usize> {
+        self.silences.take_beats(client)
+    }
+
+    /// A client closes its connection to a server.
+    pub(super) fn disconnect(&mut self, client: usize, server: usize, now: Instant) {
+        self.disconnects.insert((client, server), now);
     }
 
     /// A server starts, with nothing to do; returns the number of the start.
@@ -263,10 +286,13 @@ impl Ledger {
                     () => self.check_unsent(call, *sent),
                 }
             }
-            Err(RpcError::Network { message, sent }) => match self.is_calm(call) && !self.was_idle(call) {
-                true => Err(format!("it fails, although nothing is wrong: {message}")),
-                false => self.check_unsent(call, *sent),
-            },
+            Err(RpcError::Network { message, sent }) => {
+                let is_explained = !self.is_calm(call) || self.was_idle(call) || self.was_closed(call);
+                match is_explained {
+                    true => self.check_unsent(call, *sent),
+                    false => Err(format!("it fails, although nothing is wrong: {message}")),
+                }
+            }
         }
     }
 
@@ -329,17 +355,25 @@ impl Ledger {
         idle + ARRIVAL >= self.keepalive
     }
 
+    /// Returns true if the call's client has closed its connection meanwhile.
+    fn was_closed(&self, call: &CallRecord) -> bool {
+        self.disconnects.get(&(call.client, call.server)).is_some_and(|at| *at >= call.began)
+    }
+
     fn is_calm(&self, call: &CallRecord) -> bool {
         call.began > self.disturbed && call.began.since(self.disturbed) >= RECOVERY
     }
 
-    /// Checks that servers have nothing left to do.
-    pub(super) fn check_end(&mut self) {
+    /// Checks that servers have nothing left to do. They close a connection of which they hear nothing when it has been
+    /// idle for long: until then nothing tells them that it is lost.
+    pub(super) fn check_end(&mut self, now: Instant) {
         for server in 0..SERVERS {
+            let start = self.servers[server].start;
+            let unnoticed = self.silences.unnoticed(server, start, now, self.keepalive + RECOVERY) as u64;
             let Some(handle) = self.servers[server].handle.clone() else { continue };
             let open = handle.counters().connections_open.load(std::sync::atomic::Ordering::Relaxed);
             let (queued, running) = (handle.queued_calls()(), &self.servers[server].running);
-            if queued > 0 || open > 0 || !running.is_empty() {
+            if queued > 0 || open > unnoticed || !running.is_empty() {
                 self.report(format!(
                     "server {server} has {queued} calls in its queue, runs {running:?}, and has {open} connections"
                 ));

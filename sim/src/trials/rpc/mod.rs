@@ -13,16 +13,20 @@
 //! - Of the calls of a service, no more run than it may run at once, and none that has expired. A call is refused only
 //!   if the queue can be full.
 //! - A client whose token is refused falls back to its own credentials.
+//! - A connection that is lost in silence is replaced, although calls are sent on it at short intervals.
 //! - In the end, no call is left.
 //!
 //! *Not here:* bytes that break the protocol, which `fuzz` and the hostile peer of a run send.
 
+mod beats;
 mod caller;
+mod clients;
 mod ledger;
 mod order;
 mod security;
 mod service;
 mod settings;
+mod silences;
 mod step;
 
 use std::sync::Arc;
@@ -100,7 +104,7 @@ impl RpcTrial {
             let (ledger, security, seed) =
                 (self.ledger.clone(), self.security.clone(), self.random.next_u64());
             let program: HostProgram = Arc::new(move |env| {
-                Box::pin(caller::run(env, ledger.clone(), security.clone(), (client, seed)))
+                Box::pin(clients::run(env, ledger.clone(), security.clone(), (client, seed)))
             });
             self.world.client(&client_name(client), program);
         }
@@ -111,11 +115,12 @@ impl RpcTrial {
         }
         self.heal();
         self.pass(END.saturating_sub(self.world.now()));
+        let now = self.world.mono();
         let mut ledger = self.ledger.lock();
         if ledger.ended < CLIENTS * WORKERS {
             ledger.report("not all calls have ended".to_string());
         }
-        ledger.check_end();
+        ledger.check_end(now);
     }
 
     /// Lets time pass.

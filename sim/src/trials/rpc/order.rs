@@ -87,6 +87,23 @@ impl Order {
         }
     }
 
+    /// Returns an order that takes no time.
+    pub(super) fn small(number: u64) -> Order {
+        Order {
+            number,
+            before: 0,
+            after: 0,
+            barrier: 0,
+            refusals: 0,
+            releases: false,
+            leaves: false,
+            reply: 1,
+            sidecars: Vec::new(),
+            attached: Vec::new(),
+            filling: 1,
+        }
+    }
+
     /// Returns the order as the text of a request.
     pub(super) fn to_text(&self) -> String {
         let list = |sizes: &[usize]| sizes.iter().map(usize::to_string).collect::<Vec<_>>().join(",");

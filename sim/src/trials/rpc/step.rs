@@ -11,6 +11,8 @@ use crate::world::{LinkRule, World};
 
 /// Time for which a calm lasts.
 const CALM: Duration = Duration::from_secs(14);
+/// Time in which clients connect to servers that have started.
+const CONNECTED: Duration = Duration::from_secs(1);
 
 impl RpcTrial {
     pub(super) fn take_step(&mut self) {
@@ -27,6 +29,7 @@ impl RpcTrial {
             ("pause a client", 8),
             ("pause a server", 4),
             ("cut links", 8),
+            ("silence", 10),
             ("lose segments", 6),
             ("repair links", 10),
         ]);
@@ -56,6 +59,7 @@ impl RpcTrial {
             "cut links" => self.spoil_link(server, client, LinkEffect::Block),
             "lose segments" => self.spoil_link(server, client, LinkEffect::Lose(10)),
             "repair links" => self.repair_links(),
+            "silence" => self.silence(server, client),
             _ => {}
         }
         self.settle();
@@ -83,6 +87,20 @@ impl RpcTrial {
         (0..SERVERS).for_each(|server| self.restart(server));
         self.repair_links();
         self.settle();
+    }
+
+    /// Loses the connections of a client with a server in silence, and lets time pass in which nothing else is wrong.
+    fn silence(&mut self, server: usize, client: usize) {
+        self.heal();
+        self.pass(CONNECTED);
+        let lost = self.world.silence_between(&client_name(client), &server_name(server));
+        let now = self.world.mono();
+        let mut ledger = self.ledger.lock();
+        ledger.silence((client, server), lost, now);
+        ledger.note(now, format!("{lost} connections are lost in silence"));
+        ledger.disturb(now, false);
+        drop(ledger);
+        self.pass(CALM);
     }
 
     fn restart(&mut self, server: usize) {

@@ -1,14 +1,14 @@
 //! Trials of sound calls find nothing, and a wrong reply is seen.
 
 use engine::time::Instant;
-use nyala_common::rpc::client::RpcResponse;
+use nyala_common::rpc::client::{RpcError, RpcResponse};
 
 use super::ledger::CallRecord;
 use super::order::{Method, Order};
 use super::*;
 use crate::trials::reached::{self, Situation};
 
-const SITUATIONS: [Situation; 10] = [
+const SITUATIONS: [Situation; 12] = [
     ("a full queue", &["ERROR_SERVER_TOO_BUSY: the queue"]),
     ("a refusal by the service", &["the order is refused"]),
     ("a stale request", &["ERROR_REQUEST_STALE"]),
@@ -19,6 +19,8 @@ const SITUATIONS: [Situation; 10] = [
     ("a connection that breaks", &["network:", "reset"]),
     ("a silent server", &["the server was silent"]),
     ("a reply after a retry", &["Tracked", "done"]),
+    ("a connection that is lost in silence", &["1 connections are lost in silence"]),
+    ("a connection that its client closes under calls", &["network:", "closed by this side"]),
 ];
 
 #[test]
@@ -61,6 +63,37 @@ fn the_reply_of_another_order_is_found() {
     ledger.conclude(&call, &Ok(other), Instant(21_000_000_000));
     let found = ledger.found.expect("the reply is not its order's");
     assert!(found.contains("its reply begins \"2 client0"), "{found}");
+}
+
+#[test]
+fn a_call_that_times_out_long_after_a_silence_is_found() {
+    let mut random = RandomStream::new(1, "test");
+    let call = call_of(Order::draw(&mut random, 1));
+    let timed_out = || Err(RpcError::TimedOut { message: "no response in time".to_string(), sent: true });
+    for (silent_at, is_wrong) in [(15_000_000_000, false), (11_000_000_000, true)] {
+        let mut ledger = Ledger::draw(&mut random);
+        ledger.silence((0, 0), 1, Instant(silent_at));
+        ledger.disturb(Instant(silent_at), false);
+        ledger.begin(&call);
+        ledger.conclude(&call, &timed_out(), call.deadline);
+        assert_eq!(ledger.found.is_some(), is_wrong, "silent at {silent_at}: {:?}", ledger.found);
+    }
+}
+
+#[test]
+fn a_call_may_fail_if_its_client_closes_the_connection_meanwhile() {
+    let mut random = RandomStream::new(1, "test");
+    let mut ledger = Ledger::draw(&mut random);
+    let (call, closed) = (call_of(Order::draw(&mut random, 1)), "closed by this side".to_string());
+    let failed = Err(RpcError::Network { message: closed, sent: true });
+    ledger.begin(&call);
+    ledger.disconnect(0, 0, Instant(20_500_000_000));
+    ledger.conclude(&call, &failed, Instant(20_500_000_000));
+    assert_eq!(ledger.found, None);
+    let later = CallRecord { attempt: 2, began: Instant(20_600_000_000), ..call };
+    ledger.begin(&later);
+    ledger.conclude(&later, &failed, Instant(20_700_000_000));
+    assert!(ledger.found.is_some());
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use engine::ids::TabletId;
 
 use super::ServingTrial;
-use super::server_space::{DATA, Directories, PLENTY, SHORT};
+use super::server_space::{DATA, PLENTY, SHORT};
 use crate::cluster::WAL_DIR;
 use crate::trials::fleet::host;
 use crate::world::World;
@@ -16,17 +16,31 @@ const NOTICED: Duration = Duration::from_millis(1_500);
 const WAL_PERCENT: u64 = 20;
 
 impl ServingTrial {
-    /// Fills a directory of a server, or frees one that was full, and lets the server notice it.
+    /// Fills a directory of a server, or frees one that was full, and lets the server notice it. A server that runs
+    /// short must give up leaderships that others can have.
     pub(super) fn change_space(&mut self, server: usize) {
-        let of = &mut self.directories[server];
-        let (path, short) = if self.random.percent(WAL_PERCENT) {
-            (WAL_DIR, &mut of.wal_short)
-        } else {
-            let at = self.random.below(DATA.len() as u64) as usize;
-            (DATA[at], &mut of.data_short[at])
-        };
-        *short = !*short;
-        let bytes = if *short { SHORT } else { PLENTY };
+        let path = if self.random.percent(WAL_PERCENT) { WAL_DIR } else { self.random.pick(&DATA) };
+        if self.directories[server].is_short(path) {
+            return self.free_directory(server, path);
+        }
+        let led = self.movable(server);
+        self.fill(server, path);
+        self.check_moved(server, led);
+    }
+
+    /// Leaves little space in a directory, or none, and lets the server notice it.
+    pub(super) fn fill(&mut self, server: usize, path: &str) {
+        let bytes = self.random.pick(&SHORT);
+        self.set_space(server, path, bytes);
+    }
+
+    pub(super) fn free_directory(&mut self, server: usize, path: &str) {
+        self.directories[server].freed = self.fleet.world.now();
+        self.set_space(server, path, PLENTY);
+    }
+
+    fn set_space(&mut self, server: usize, path: &str, bytes: u64) {
+        self.directories[server].set_short(path, bytes < PLENTY);
         self.fleet.world.machine(&host(server).name()).disk(path).set_free(bytes);
         self.fleet.note(format!("{path} of {server} has {bytes} bytes"));
         self.pass(NOTICED);
@@ -35,7 +49,7 @@ impl ServingTrial {
     /// Ends what the trial has filled.
     pub(super) fn free_all(&mut self) {
         for server in 0..self.directories.len() {
-            self.directories[server] = Directories::default();
+            self.directories[server].free(self.fleet.world.now());
             let machine = self.fleet.world.machine(&host(server).name());
             [WAL_DIR].iter().chain(&DATA).for_each(|path| machine.disk(path).set_free(PLENTY));
         }

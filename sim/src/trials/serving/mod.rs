@@ -4,9 +4,9 @@
 //!   made-up masters: lead by turns, forget, are silent, deaf ◄── heartbeats, reports ── servers of the keyed world
 //!       │ in the end the leader knows what servers have                                   │ directories run full,
 //!   operator ── CreateTablet, DeleteTablet, AlterSchema, Write, LeaderStepDown ──────────►│ disks fail, clocks err
-//!       │ replicas go where space is, writes are refused where none is, a transfer goes to the voter that it
-//!       │ names, a commit wait ends after its timestamp, also for a request that is repeated at a new leader, and
-//!       └ a session of a copy and a scanner live as long as they are used
+//!       │ replicas go where space is, writes are refused where none is, leadership leaves a server that runs short,
+//!       │ a transfer goes to the voter that it names, a commit wait ends after its timestamp, also for a request that
+//!       └ is repeated at a new leader, and a session of a copy and a scanner live as long as they are used
 //! ```
 //!
 //! *Not here:* rows, changes of members and copies, which other trials are for, and the invariants of replication: the
@@ -22,6 +22,7 @@ mod quiet;
 mod reports;
 mod server_space;
 mod slow_scans;
+mod space_moves;
 mod step;
 mod tablet_case;
 mod tablets;

@@ -47,11 +47,12 @@ impl ServingTrial {
     fn heal(&mut self) {
         self.fleet.repair_links();
         self.masters.lock().conditions.fill(Condition::Fine);
+        // Order: a server may not start without space.
+        self.free_all();
         for server in 0..SERVERS {
             self.disks(server).iter().for_each(MemDisk::end_faults);
             self.fleet.restart(server);
         }
-        self.free_all();
     }
 
     /// Sends orders again, and lets time pass; true if each tablet has all its replicas and a leader.
@@ -156,6 +157,10 @@ impl ServingTrial {
             left.extend(
                 metadata.into_iter().filter(|name| ids.iter().any(|id| name.contains(&id.to_string()))),
             );
+            // An interrupted replacement, with another name, stays until the next start.
+            let votes = image.list("consensus-meta").unwrap_or_default();
+            let is_of = |name: &String| ids.iter().any(|id| *name == id.to_string());
+            left.extend(votes.into_iter().filter(is_of).map(|name| format!("consensus-meta/{name}")));
         }
         left
     }

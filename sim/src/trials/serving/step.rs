@@ -27,6 +27,8 @@ pub(super) enum Step {
     Transfer,
     /// A directory of a server runs full, or has space again.
     Space,
+    /// The leader of a tablet runs short of space, leads again, and runs short once more.
+    SpaceTwice,
     Kill,
     PowerCut,
     Restart,
@@ -54,6 +56,7 @@ pub(super) fn draw(random: &mut RandomStream) -> Step {
         (Step::Alter, 5),
         (Step::Transfer, 6),
         (Step::Space, 8),
+        (Step::SpaceTwice, 2),
         (Step::Kill, 2),
         (Step::PowerCut, 2),
         (Step::Restart, 8),
@@ -87,6 +90,7 @@ impl ServingTrial {
             Step::Alter => self.alter(),
             Step::Transfer => self.transfer(),
             Step::Space => self.change_space(server),
+            Step::SpaceTwice => self.run_short_twice(),
             Step::Kill => self.fleet.kill(server),
             Step::PowerCut => self.fleet.cut_power(server),
             Step::Restart => self.fleet.restart(server),

@@ -214,6 +214,7 @@ impl ServingTrial {
         // Leadership may just move, followers may have no space for entries, and a disk error of a creation may have
         // struck the log.
         let alone = case.members.len() == 1 && self.fleet.replica(leader, case.id).is_some();
+        let alone = alone && !self.directories[leader].may_wait(self.fleet.world.now());
         if written && full || !written && !full && alone && self.fleet.is_connected() {
             self.fleet.report(format!("a write at {leader}, whose directory is full: {full}: {refused:?}"));
         }

@@ -3,13 +3,14 @@
 use super::*;
 use crate::trials::reached::{self, Situation};
 
-const SITUATIONS: [Situation; 8] = [
+const SITUATIONS: [Situation; 9] = [
     ("creations fail", &["creation of", "Input/output error"]),
     ("creations are refused", &["creation of", "too little space"]),
     ("writes are refused", &["rows of", "too little space"]),
     ("writes are throttled", &["two writes of", "are pending for this tablet"]),
     ("batches wait for memory", &["a batch with", "NotNow"]),
     ("leadership moves", &["deaf false: Ok(None)"]),
+    ("leadership leaves servers that run short", &["which is short: Some("]),
     ("leadership stays", &["deaf true: Ok(None)"]),
     ("replies wait", &["second reply: Ok", "ahead Some"]),
 ];

@@ -79,10 +79,11 @@ impl ServingTrial {
     }
 
     /// Ends all faults, and waits until nothing of them can have an effect.
-    fn calm(&mut self) {
+    pub(super) fn calm(&mut self) {
         self.fleet.repair_links();
-        (0..SERVERS).for_each(|server| self.fleet.restart(server));
+        // Order: a server may not start without space.
         self.free_all();
+        (0..SERVERS).for_each(|server| self.fleet.restart(server));
         self.pass(RETRANSMITTED);
     }
 

@@ -8,21 +8,30 @@
 //!                              after each step: drawn scans, live rows, partition pruning, compaction choice
 //! ```
 //!
+//! A scan stays open over several steps, and jobs of the maintenance policy must free all memory, or all of the log.
+//! In some trials a replica in a tablet server follows ([`hosted`]).
+//!
 //! *Not here:* elections and copies, which the group trial has.
 
 mod changed_rows;
+mod checks;
+mod hosted;
+mod jobs;
+mod paused_scan;
 mod replica;
 mod rot;
+mod second_copies;
 mod step;
+mod upkeep;
 
 use engine::error::Result;
-use engine::replica::maintenance_policy::compaction_job;
-use engine::replica::{Job, JobKind};
+use engine::replica::JobKind;
 use engine::tablet::rowset::RowSetId;
 use engine::time::Timestamp;
 use sim_plan::RandomStream;
 use sim_plan::tables::ModelTable;
 
+use self::paused_scan::PausedScan;
 use self::replica::TrialReplica;
 use self::step::Step;
 use crate::history::HybridStamp;
@@ -30,27 +39,17 @@ use crate::model::{Incarnation, RowWrite};
 use crate::oracle::Violation;
 use crate::trials::rows::TrialRows;
 use crate::trials::scans::TrialTable;
-use crate::trials::{draw, scans, shape};
+use crate::trials::{draw, shape};
 
 /// Name of this oracle.
 const NAME: &str = "storage trial";
 
 /// Steps of a trial.
 const STEPS: u64 = 36;
-/// Drawn scans after each step.
-const SCANS: u64 = 5;
 /// Percentage of steps within which the power of a disk is cut.
 const POWER_CUT_PERCENT: u64 = 8;
 /// Most disk operations before a power cut.
 const POWER_CUT_OPS_MAX: u64 = 16;
-/// Percentage of a job's steps after which something is written, and after which the process is killed.
-const WRITE_PERCENT: u64 = 25;
-const KILL_PERCENT: u64 = 3;
-/// Percentage of a job's steps in which a disk operation fails, and most operations of a step before it.
-const FAIL_PERCENT: u64 = 4;
-const FAIL_OPS_MAX: u64 = 4;
-/// Errors of the operating system: input/output error, no space left.
-const ERRNOS: [i32; 2] = [5, 28];
 /// Percentage of bursts after which the power is cut.
 const BURST_CUT_PERCENT: u64 = 30;
 
@@ -79,6 +78,8 @@ struct Trial {
     is_cut: bool,
     /// True while writes change and delete rows, and insert none.
     changes_only: bool,
+    /// A scan that is read while the tablet changes.
+    paused: Option<PausedScan>,
 }
 
 /// Runs the trial of a seed; returns what it finds.
@@ -94,7 +95,7 @@ pub(super) fn run(seed: u64) -> Option<Violation> {
             break;
         }
     }
-    let what = found.or_else(|| trial.rot())?;
+    let Some(what) = found.or_else(|| trial.rot()) else { return hosted::run(seed) };
     let message = format!("seed {seed}, after step {}: {what}", trial.steps.len());
     let story = trial.story();
     Some(Violation { oracle: NAME, message, story })
@@ -121,6 +122,7 @@ impl Trial {
             steps: Vec::new(),
             is_cut: false,
             changes_only: false,
+            paused: None,
         })
     }
 
@@ -160,6 +162,9 @@ impl Trial {
             Step::FlushRows => self.job(JobKind::FlushRows),
             Step::Checkpoint => self.job(JobKind::Checkpoint),
             Step::FlushChanges => self.flush_changes(),
+            Step::InsertAgain => self.insert_again(),
+            Step::FreeMemory => self.free_memory(),
+            Step::FreeLog => self.free_log(),
             Step::FlushDeltas => self.jobs(JobKind::FlushDeltas),
             Step::MajorDeltaCompaction => self.jobs(JobKind::MajorDeltaCompaction),
             Step::MinorDeltaCompaction => self.jobs(JobKind::MinorDeltaCompaction),
@@ -206,11 +211,17 @@ impl Trial {
     /// Appends a write of some rows to the leader's log.
     fn append_rows(&mut self, count: u64) {
         // Before the end of the log there may be an alteration.
-        let (shape, schema) = (self.newest_shape(), &self.table.schema);
+        let shape = self.newest_shape();
         let mut rows = draw::rows(&mut self.random, &shape, &self.rows, count);
         if self.changes_only {
             rows.retain(draw::is_change);
         }
+        self.append_drawn(rows);
+    }
+
+    /// Appends a write of these rows to the leader's log.
+    fn append_drawn(&mut self, rows: Vec<RowWrite>) {
+        let (shape, schema) = (self.newest_shape(), &self.table.schema);
         if rows.is_empty() {
             return;
         }
@@ -304,73 +315,6 @@ impl Trial {
         }
     }
 
-    fn rowsets(&self) -> Result<Vec<RowSetId>> {
-        Ok(self.replica.tablet()?.state().disk.iter().map(|rowset| rowset.meta().id).collect())
-    }
-
-    fn some_rowsets(&mut self) -> Result<Vec<RowSetId>> {
-        let all = self.random.percent(40);
-        let random = &mut self.random;
-        let rowsets: Vec<RowSetId> =
-            self.replica.tablet()?.state().disk.iter().map(|rowset| rowset.meta().id).collect();
-        Ok(rowsets.into_iter().filter(|_| all || random.percent(50)).collect())
-    }
-
-    fn jobs(&mut self, kind: fn(RowSetId) -> JobKind) -> Result<()> {
-        for rowset in self.some_rowsets()? {
-            if self.rowsets()?.contains(&rowset) {
-                self.job(kind(rowset))?;
-            }
-        }
-        Ok(())
-    }
-
-    /// Runs a job. Others write between its steps, and now and then the process is killed there.
-    fn job(&mut self, kind: JobKind) -> Result<()> {
-        let Some(mut job) = self.replica.start_job(kind)? else { return Ok(()) };
-        loop {
-            match self.job_step(&mut job) {
-                Ok(true) => {}
-                Ok(false) => break,
-                Err(error) if self.replica.has_failed_op() => return self.replica.give_up_job(job, error),
-                Err(error) => return Err(error),
-            }
-            if self.random.percent(WRITE_PERCENT) {
-                self.act_beside_a_job()?;
-            }
-            if self.random.percent(KILL_PERCENT) {
-                drop(job);
-                return self.replica.restart();
-            }
-        }
-        self.replica.end_job(job)
-    }
-
-    /// Runs the next step of a job; one of its disk operations may fail.
-    fn job_step(&mut self, job: &mut Job) -> Result<bool> {
-        self.replica.fail_none();
-        if self.random.percent(FAIL_PERCENT) && !self.is_cut {
-            let (op, errno) = (self.random.between(1, FAIL_OPS_MAX), self.random.pick(&ERRNOS));
-            self.replica.fail_op(op, errno);
-        }
-        self.replica.job_step(job)
-    }
-
-    fn act_beside_a_job(&mut self) -> Result<()> {
-        match step::draw_beside_a_job(&mut self.random) {
-            Step::Alter => self.alter(),
-            Step::Append => self.append_only(),
-            Step::OtherLeader => self.replace_leader(),
-            Step::Forget => self.forget(),
-            _ => self.write(true),
-        }
-    }
-
-    fn chosen_compaction(&mut self) -> Result<()> {
-        let Some(choice) = self.replica.tablet()?.choose_compaction() else { return Ok(()) };
-        self.job(compaction_job(&choice))
-    }
-
     fn forget(&mut self) -> Result<()> {
         // The policy knows of a choice before the mark rises.
         self.replica.tablet()?.choose_compaction();
@@ -409,33 +353,6 @@ impl Trial {
     fn cut_power(&mut self) -> Result<()> {
         let scattered = self.random.percent(50);
         self.replica.crash(scattered)
-    }
-
-    /// Compares the tablet with the model.
-    fn check(&mut self) -> Result<Option<String>> {
-        let last = self.replica.committed_at() + 1;
-        let random = &mut self.random;
-        let mut calls = vec![scans::whole(&self.table.shape, last, random.percent(50))];
-        let span = (self.mark.min(last), last);
-        calls.extend((0..SCANS).map(|_| scans::draw(random, &self.table.shape, &self.rows, span)));
-        let tablet = self.replica.tablet()?.clone();
-        for call in &calls {
-            if let Some(found) = self.table.check(random, &tablet, &self.rows, call)? {
-                return Ok(Some(found));
-            }
-        }
-        let (live, counted) = (self.rows.live(HybridStamp::MAX).len() as u64, tablet.stats().live_rows);
-        if live != counted {
-            return Ok(Some(format!("{counted} live rows are counted instead of {live}")));
-        }
-        let (found, schema) = (tablet.schema(), &self.table.schema);
-        if *found != *schema {
-            return Ok(Some(format!("the schema is {found:?} instead of {schema:?}")));
-        }
-        let is_alter = |op: &&TrialOp| matches!(op, TrialOp::Alter(_));
-        let version = self.ops[..self.applied].iter().filter(is_alter).count() as u32;
-        let found = tablet.schema_version();
-        Ok((found != version).then(|| format!("the schema's version is {found} instead of {version}")))
     }
 
     fn story(&self) -> Vec<String> {

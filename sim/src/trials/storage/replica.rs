@@ -57,6 +57,8 @@ pub(super) struct TrialReplica {
     durable: u64,
     /// Number of the data disk's operation that is to fail, or that has failed in the last step of a job.
     failed_op: Option<u64>,
+    /// Number of starts.
+    opened: u64,
 }
 
 impl TrialReplica {
@@ -78,6 +80,7 @@ impl TrialReplica {
             clock: BEGINNING,
             durable: 0,
             failed_op: None,
+            opened: 0,
         };
         let meta = Superblock::new(TABLET, TABLE, "trial", schema, 0, partition, Partition::default());
         let members = RaftConfig::initial(vec![Peer::voter(LEADER, "", 0)]);
@@ -97,6 +100,17 @@ impl TrialReplica {
 
     pub(super) fn tablet(&self) -> Result<&Arc<Tablet>> {
         Ok(self.replica()?.tablet())
+    }
+
+    /// Returns the number of starts after the first one.
+    pub(super) fn opened(&self) -> u64 {
+        self.opened
+    }
+
+    /// Returns the first operation that a restart needs, the last one that is applied, and the last one in the log.
+    pub(super) fn log_needs(&self) -> Result<(u64, u64, u64)> {
+        let replica = self.replica()?;
+        Ok((replica.log_keep_from(), replica.last_applied().index, replica.last_op().index))
     }
 
     /// Returns the timestamp of the last committed operation.
@@ -290,6 +304,7 @@ impl TrialReplica {
         let (config, cache) = (self.config.clone(), PageCache::new(CACHE_BYTES));
         let (replica, wal, _) = Replica::open(wal, data, TABLET, setup(), config, cache)?;
         let last = replica.last_op().index;
+        self.opened += 1;
         self.open = Some((replica, wal));
         Ok(last)
     }

@@ -24,6 +24,12 @@ pub(super) enum Step {
     Checkpoint,
     /// A flush of deltas beside which nothing is in memory but more changes of these rows, and a restart.
     FlushChanges,
+    /// Rows that are deleted, and inserted again after the mark of history has passed that.
+    InsertAgain,
+    /// The flushes that the maintenance policy chooses while memory is short, until all is free.
+    FreeMemory,
+    /// The jobs that it chooses while the log is too long, until nothing needs the log.
+    FreeLog,
     LogGc,
     /// History up to some snapshot is not kept any more.
     Forget,
@@ -47,6 +53,9 @@ pub(super) fn draw(random: &mut RandomStream) -> Step {
         (Step::ChosenCompaction, 4),
         (Step::Checkpoint, 4),
         (Step::FlushChanges, 4),
+        (Step::InsertAgain, 5),
+        (Step::FreeMemory, 4),
+        (Step::FreeLog, 3),
         (Step::LogGc, 5),
         (Step::Forget, 4),
         (Step::Restart, 7),

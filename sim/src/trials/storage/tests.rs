@@ -1,5 +1,6 @@
 //! Trials find nothing in a sound engine, and report a model that differs from the tablet.
 
+use engine::tablet::rowset::ProbeStats;
 use sim_plan::client_ops::WriteKind;
 
 use super::*;
@@ -30,6 +31,76 @@ fn a_trial_takes_every_step() {
     for step in [Step::Burst, Step::Alter, Step::OtherLeader, Step::Forget, Step::PowerCut, Step::LogGc] {
         assert!(steps.contains(&step), "{step:?}");
     }
+    for step in [Step::InsertAgain, Step::FreeMemory, Step::FreeLog] {
+        assert!(steps.contains(&step), "{step:?}");
+    }
+}
+
+/// Returns true if two rows of one key are on the disk.
+fn has_second_copies(trial: &Trial) -> bool {
+    let state = trial.replica.tablet().expect("it is open").state();
+    let copies = |key: &Vec<u8>| {
+        let found = state.disk.iter().map(|rowset| rowset.find(key, &mut ProbeStats::default()));
+        found.filter(|row| row.as_ref().is_ok_and(Option::is_some)).count()
+    };
+    trial.rows.keys().any(|key| copies(key) > 1)
+}
+
+#[test]
+fn rows_that_are_inserted_again_are_on_the_disk_twice() {
+    let mut twice = 0;
+    for seed in 0..SEEDS {
+        let mut trial = written(seed);
+        trial.insert_again().expect("a sound disk");
+        assert_eq!(trial.check().expect("a sound disk"), None, "seed {seed}");
+        twice += u64::from(has_second_copies(&trial));
+    }
+    assert!(twice > 0);
+}
+
+#[test]
+fn the_policy_frees_memory_and_log() {
+    for seed in 0..SEEDS {
+        let mut trial = written(seed);
+        trial.free_memory().expect("a policy that flushes");
+        let state = trial.replica.tablet().expect("it is open").state();
+        assert_eq!(state.active.rows(), 0, "seed {seed}");
+        trial.write(true).expect("a sound disk");
+        trial.free_log().expect("a policy that flushes");
+        let (needed, applied, _) = trial.replica.log_needs().expect("it is open");
+        assert_eq!(needed, applied + 1, "seed {seed}");
+    }
+}
+
+/// Returns a trial with a scan that is open.
+fn scanning(seed: u64) -> Trial {
+    let mut trial = written(seed);
+    while trial.paused.is_none() {
+        trial.read_paused_scan().expect("a sound disk");
+    }
+    trial
+}
+
+fn read_to_the_end(trial: &mut Trial) -> Result<()> {
+    while trial.paused.is_some() {
+        trial.read_paused_scan()?;
+    }
+    Ok(())
+}
+
+#[test]
+fn a_scan_that_stays_open_returns_the_rows_of_its_snapshot() {
+    let mut reported = 0;
+    for seed in 0..SEEDS {
+        let mut trial = scanning(seed);
+        trial.job(JobKind::FlushRows).expect("a sound disk");
+        trial.write(true).expect("a sound disk");
+        read_to_the_end(&mut trial).expect("the rows of its snapshot");
+        let mut trial = scanning(seed);
+        trial.rows = TrialRows::default();
+        reported += u64::from(read_to_the_end(&mut trial).is_err());
+    }
+    assert!(reported > 0);
 }
 
 #[test]

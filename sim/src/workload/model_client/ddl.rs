@@ -22,10 +22,10 @@ use sim_plan::client_ops::TableStep;
 use sim_plan::tables::{ModelTable, RangeSpec};
 use sim_plan::{Fault, RandomStream};
 
-use super::{ModelClient, SETUP_CLIENT, TableState};
+use super::{ModelClient, SETUP_CLIENT, TableState, table_settings};
 use crate::history::{CallOutcome, ClientRequest, Nanos};
 use crate::model::alter_draws::{self, AlterStep, Alteration};
-use crate::model::{Incarnation, TableVersion};
+use crate::model::{Incarnation, TableSettings, TableVersion};
 use crate::oracle::Violation;
 use crate::wire::client::{CONSENSUS, CallFailure, PAUSE, table_of};
 use crate::wire::{keys, schema};
@@ -44,6 +44,8 @@ const OWN_HASH: u32 = 8;
 const IMMUTABLE: u32 = 10;
 /// Percentage of alterations before which an invalid one is asked for.
 const REFUSED_PERCENT: u64 = 25;
+/// Percentage of alterations that also change owner, comment or extra configuration.
+const SETTINGS_PERCENT: u64 = 40;
 /// Times that a soft-deleted table is kept, in seconds: longer than any plan waits until it recalls one.
 const RESERVES: [u32; 2] = [120, 3_600];
 /// Longest time after which a soft-deleted table is recalled.
@@ -85,8 +87,8 @@ impl ModelClient {
         deadline: Instant,
     ) -> Result<Incarnation, String> {
         let called = nanos(&self.env);
-        let (request, features) =
-            schema::create(table, &name, i32::from(self.workload.plan().cluster.replicas));
+        let (settings, replicas) = (self.first_settings(table), self.replicas());
+        let (request, features) = schema::create(table, &name, &settings, replicas);
         let table_id = loop {
             let called: Result<CreateTableResponsePb, CallFailure> =
                 self.plain.ask_master("CreateTable", &request, features.clone()).await;
@@ -99,7 +101,10 @@ impl ModelClient {
                 Err(failure) if self.plain.is_over(deadline) => {
                     return Err(format!("table {name} is not created in time: {failure}"));
                 }
-                Err(_) => self.env.sleep(PAUSE).await,
+                Err(failure) => {
+                    self.record_refusal(&name, &failure);
+                    self.env.sleep(PAUSE).await;
+                }
             }
         };
         let named = match table_id {
@@ -111,11 +116,30 @@ impl ModelClient {
         let found = self.schema_of(named, deadline).await;
         let found = found.map_err(|failure| format!("table {name} has no schema: {failure}"))?;
         let id = String::from_utf8_lossy(found.table_id()).into_owned();
-        let made = Incarnation::new(table.clone(), id, name, called, nanos(&self.env));
-        if let Some(what) = schema_fault(&made.versions[0], &found) {
+        let mut made = Incarnation::new(table.clone(), id, name, called, nanos(&self.env));
+        made.versions[0].settings = settings;
+        if let Some(what) = schema_fault(&made.versions[0], replicas, &found) {
             self.report(format!("table {}: its schema is wrong: {what}", made.number));
         }
         Ok(made)
+    }
+
+    /// Records a refusal after which the creation is tried again: `creations` asks if it has a cause.
+    fn record_refusal(&self, name: &str, failure: &CallFailure) {
+        if matches!(failure, CallFailure::Refused { .. }) {
+            let (now, request) = (nanos(&self.env), ClientRequest::Other(format!("make model table {name}")));
+            let call = self.workload.history().invoke(self.number, now, self.plain.seen, request);
+            self.workload.history().answer(call, now, CallOutcome::Failed(failure.into()));
+        }
+    }
+
+    fn first_settings(&self, table: &ModelTable) -> TableSettings {
+        let seed = self.workload.plan().seed.wrapping_add(u64::from(table.spec.number) << 32);
+        TableSettings::drawn(&mut RandomStream::new(seed, "table settings"))
+    }
+
+    pub(super) fn replicas(&self) -> i32 {
+        i32::from(self.workload.plan().cluster.replicas)
     }
 
     async fn wait_until_created(
@@ -184,7 +208,7 @@ impl ModelClient {
                 }
                 true
             }
-            step => self.alter_version(at, step, random).await,
+            step => self.alter_version(at, step, random, &mut stream("settings")).await,
         };
         self.workload.count(|counts| counts.changes += u64::from(known));
         let mut state = self.workload.state();
@@ -203,7 +227,13 @@ impl ModelClient {
     }
 
     /// Makes a new version. Returns false if its outcome is unknown.
-    async fn alter_version(&mut self, at: usize, step: TableStep, random: &mut RandomStream) -> bool {
+    async fn alter_version(
+        &mut self,
+        at: usize,
+        step: TableStep,
+        random: &mut RandomStream,
+        of_settings: &mut RandomStream,
+    ) -> bool {
         let (table, id, number, before, alteration) = {
             let mut state = self.workload.state();
             let table = state.model.tables[at].current;
@@ -220,7 +250,12 @@ impl ModelClient {
             let number = of_table.begin(alteration.name.clone(), alteration.table.clone(), now);
             (table, of_table.id.clone(), number, before, alteration)
         };
-        let (request, features) = alter_request(&id, &before, &alteration);
+        let (mut request, features) = alter_request(&id, &before, &alteration);
+        if of_settings.percent(SETTINGS_PERCENT) {
+            let settings = before.settings.changed(of_settings);
+            table_settings::add_changes(&mut request, &before.settings, &settings);
+            self.set_settings(table, number, settings);
+        }
         let deadline = self.plain.deadline(self.workload.plan().cluster.op_timeout * 2);
         let called = self.ask_to_alter(&request, features, deadline).await;
         if let Err(CallFailure::Refused { code, message, .. }) = &called {
@@ -233,6 +268,12 @@ impl ModelClient {
         }
         let told = called.is_ok();
         self.wait_until_altered(table, number, &id, told, deadline).await
+    }
+
+    fn set_settings(&self, table: usize, number: usize, settings: TableSettings) {
+        let mut state = self.workload.state();
+        state.model.incarnations[table].versions[number].settings = settings;
+        *state.model.steps.entry("alter settings".to_string()).or_default() += 1;
     }
 
     /// Asks once, or in determined plans until the request was sent: whether it is executed must not depend on time.
@@ -293,12 +334,13 @@ impl ModelClient {
         let (Ok(schema), Ok(places)) = (schema, places) else { return false };
         let bounds: BTreeSet<keys::Bounds> = places.into_iter().map(|place| place.bounds).collect();
         let want: BTreeSet<keys::Bounds> = keys::tablet_bounds(&version.table).into_iter().collect();
-        schema_fault(version, &schema).is_none() && bounds == want
+        schema_fault(version, self.replicas(), &schema).is_none() && bounds == want
     }
 
     async fn report_version(&mut self, id: &str, version: &TableVersion, deadline: Instant) {
         let Ok(found) = self.schema_of(table_of(id), deadline).await else { return };
-        let what = schema_fault(version, &found).unwrap_or_else(|| "its tablets are others".to_string());
+        let what = schema_fault(version, self.replicas(), &found);
+        let what = what.unwrap_or_else(|| "its tablets are others".to_string());
         let number = version.table.spec.number;
         self.report(format!("table {number}: after an alteration that is done, {what}"));
     }
@@ -467,12 +509,16 @@ pub(super) fn ranges_ever(table: &Incarnation) -> Vec<RangeSpec> {
     found
 }
 
-/// Returns what a schema has that a version has not.
-pub(super) fn schema_fault(version: &TableVersion, found: &GetTableSchemaResponsePb) -> Option<String> {
+/// Returns what a schema has that a version has not. `replicas`: those of each tablet.
+pub(super) fn schema_fault(
+    version: &TableVersion,
+    replicas: i32,
+    found: &GetTableSchemaResponsePb,
+) -> Option<String> {
     if found.table_name() != version.name {
         return Some(format!("its name is {}, not {}", found.table_name(), version.name));
     }
-    columns_fault(version, found)
+    columns_fault(version, found).or_else(|| table_settings::fault(&version.settings, replicas, found))
 }
 
 pub(super) fn columns_fault(version: &TableVersion, found: &GetTableSchemaResponsePb) -> Option<String> {

@@ -31,6 +31,7 @@ mod reads;
 mod recovery;
 mod refused_alterations;
 mod restored;
+mod table_settings;
 mod writes;
 
 use std::collections::BTreeSet;
@@ -103,6 +104,7 @@ impl ModelClient {
         let masters = (0..cluster.masters).map(|number| format!("m{number}:{MASTER_PORT}")).collect();
         let mut plain = PlainClient::new(env.clone(), masters, number, cluster.rpc_timeout);
         plain.errors = workload.state().model.errors.clone();
+        plain.connections = workload.state().connections.clone();
         ModelClient {
             workload: workload.clone(),
             env: env.clone(),

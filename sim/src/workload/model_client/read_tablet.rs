@@ -7,6 +7,7 @@ use nyala_proto::kudu::master::TableIdentifierPb;
 use nyala_proto::kudu::{ColumnSchemaPb, SchemaPb};
 use sim_plan::tables::{ModelTable, TableSpec, Value};
 
+use super::recovery::ATTEMPT;
 use super::{ModelClient, SETUP_CLIENT, View};
 use crate::final_state::row_text;
 use crate::history::HybridStamp;
@@ -36,7 +37,22 @@ pub(in crate::workload) async fn find(
     Ok((id, columns, shape(&pb)?, places))
 }
 
-/// Returns all rows of a tablet at a timestamp.
+/// Reads all rows of a tablet at a timestamp.
+pub(in crate::workload) async fn read(
+    workload: &Workload,
+    env: &Env,
+    (id, shape): (&str, &ModelTable),
+    place: &TabletPlace,
+    at: HybridStamp,
+    deadline: Instant,
+) -> ReadOutcome {
+    let mut client = ModelClient::new(workload, env, SETUP_CLIENT);
+    client.plain.set_attempt(workload.plan().cluster.rpc_timeout.max(ATTEMPT));
+    let view = View { table: 0, id: id.to_string(), number: 0, spec: shape.clone() };
+    client.rows_at(&view, place, at, deadline).await
+}
+
+/// Returns all rows of a tablet at a timestamp, as text.
 pub(in crate::workload) async fn rows(
     workload: &Workload,
     env: &Env,
@@ -45,10 +61,8 @@ pub(in crate::workload) async fn rows(
     at: HybridStamp,
     deadline: Instant,
 ) -> Result<Vec<RowText>, Error> {
-    let mut client = ModelClient::new(workload, env, SETUP_CLIENT);
-    let view = View { table: 0, id: id.to_string(), number: 0, spec: shape.clone() };
     let keys = shape.key_columns().len();
-    match client.rows_at(&view, place, at, deadline).await {
+    match read(workload, env, (id, shape), place, at, deadline).await {
         ReadOutcome::Rows { rows, .. } => {
             let text = |values: &[Value]| {
                 row_text(&shape.columns, keys, |column| {

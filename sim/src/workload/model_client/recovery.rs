@@ -19,7 +19,7 @@ use crate::workload::Workload;
 
 /// Least timeout of a call: the first rows in order need pages of every rowset, of slow devices, and a call that is
 /// given up begins again.
-const ATTEMPT: Duration = Duration::from_secs(10);
+pub(super) const ATTEMPT: Duration = Duration::from_secs(10);
 
 impl Workload {
     /// Reads every row of the model tables at each replica, after the faults, and compares what masters and servers

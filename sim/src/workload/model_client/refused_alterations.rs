@@ -27,7 +27,9 @@ impl ModelClient {
         let drawn = invalid_draws::alteration(random, &before.table, next, &ever, &tables::name(0));
         let Some(InvalidAlteration { steps, code, status }) = drawn else { return };
         let alteration = Alteration { steps, name: before.name.clone(), table: before.table.clone() };
-        let (request, features) = alter_request(&id, &before, &alteration);
+        let (mut request, features) = alter_request(&id, &before, &alteration);
+        // It must not take effect either.
+        request.new_table_comment = Some("of a refused alteration".to_string());
         let called: Result<AlterTableResponsePb, CallFailure> =
             self.plain.ask_master("AlterTable", &request, features).await;
         match called {
@@ -67,7 +69,7 @@ impl ModelClient {
                 self.env.sleep(PAUSE).await;
                 continue;
             };
-            if let Some(what) = schema_fault(version, &schema) {
+            if let Some(what) = schema_fault(version, self.replicas(), &schema) {
                 self.report(format!("table {at}: after an alteration that was refused, {what}"));
             }
             let found: BTreeSet<keys::Bounds> = places.into_iter().map(|place| place.bounds).collect();

@@ -4,6 +4,7 @@
 //! disturbance   from ├──────────┤ to ├── settle ──┤
 //! operation                              ├────┤          excused
 //! operation                                         ├────┤   must have a reply
+//! operation                      ├───────────────────┼────┤   so must this: its last part alone is long enough
 //! ```
 //!
 //! The fault injector knows what is wrong with which hosts and when. After each disturbance the cluster needs some
@@ -46,6 +47,16 @@ const RESET: &str = "connection reset";
 const NO_RESPONSE: &str = "no response in time";
 /// Part of the message about a call that a server refused because it has too much to do or too little memory.
 const TOO_BUSY: &str = "ERROR_SERVER_TOO_BUSY";
+/// Part of the error of a backup whose history was dropped under it, and of one whose base is older than the history.
+const HISTORY_GONE: &str = "ancient history mark";
+const BASE_GONE: &str = "since the base";
+/// Longest waits of a client in the last part of an operation: before an attempt, after it has learned that another
+/// server leads, and the one for which no time is left.
+const RETRY_WAITS: Duration = Duration::from_secs(6);
+/// Attempts in that part: one that began before it, a lookup and another one.
+const LAST_ATTEMPTS: u32 = 3;
+/// Words of requests that are done by few calls. What alters or makes tables, or backs them up, waits for other things.
+const SHORT_REQUESTS: [&str; 7] = ["connect", "open", "look", "put", "ask", "read", "insert"];
 /// Faults of a client's machine, besides those that stop its process.
 const CLIENT_KINDS: [FaultKind; 5] = [
     FaultKind::DiskStall,
@@ -73,6 +84,10 @@ pub struct Conditions<'a> {
     pub is_slow: bool,
     /// True if tablets have replicas enough to do without one server.
     pub is_replicated: bool,
+    /// True if a call has a reply within its attempt, unless something is wrong: no segment is lost or takes long.
+    pub is_prompt: bool,
+    /// True if a backup that holds its history in time loses none of it.
+    pub holds_history: bool,
     /// Time of one attempt. A call on a model table shares its deadline with those before it, and may have had less.
     pub attempt: Duration,
 }
@@ -97,7 +112,8 @@ pub fn check(operations: &[HistoryOp], conditions: &Conditions<'_>, report: &mut
         let life = conditions.span_of(operation, Duration::ZERO);
         let excuses = if is_of_rows(operation) { &of_rows } else { &excuses };
         let own = conditions.own_excuses(operation);
-        if excuses.iter().chain(&own).any(|span| span.overlaps(life)) {
+        let judged = if is_short(operation) { conditions.last_part(life) } else { life };
+        if excuses.iter().chain(&own).any(|span| span.overlaps(judged)) {
             continue;
         }
         report.checked += 1;
@@ -120,7 +136,8 @@ pub fn check_tables(
     for event in events {
         let life = conditions.span(event.invoked, Some(event.returned), Duration::ZERO);
         let excuses = if may_be_gone(event, &tables[event.table]) { &of_gone } else { &kept };
-        if excuses.iter().any(|span| span.overlaps(life)) {
+        let judged = if waits_for_new_tablet(event) { life } else { conditions.last_part(life) };
+        if excuses.iter().any(|span| span.overlaps(judged)) {
             continue;
         }
         if life.to.saturating_sub(life.from) < conditions.attempt {
@@ -139,6 +156,15 @@ pub fn check_tables(
         if !is_gone(why) {
             report.add(conditions.violation(life, why, event.to_string()));
         }
+    }
+}
+
+/// Returns true if a call found a tablet that does not run yet.
+fn waits_for_new_tablet(event: &TableEvent) -> bool {
+    match &event.call {
+        TableCall::Write { outcome: WriteOutcome::Unknown(why), .. }
+        | TableCall::Read { outcome: ReadOutcome::Failed(why), .. } => why.contains(NOT_RUNNING),
+        TableCall::Write { .. } | TableCall::Read { .. } | TableCall::Metadata { .. } => false,
     }
 }
 
@@ -174,6 +200,9 @@ fn unanswered<'a>(operation: &'a HistoryOp, conditions: &Conditions<'_>) -> Opti
     };
     use ErrorKind::*;
     match error.kind {
+        Some(Invalid) if is_backup(operation) && conditions.holds_history && lost_history(error) => {
+            Some(error)
+        }
         // The request was looked at.
         Some(Invalid | NotFound | AlreadyPresent | Unsupported) => None,
         // The table was altered meanwhile; `answers` asks if it can have been.
@@ -194,6 +223,27 @@ fn client_of(one: &Disturbance) -> Option<ClientNo> {
         [Host::Client(number)] if of_machine => Some(number.into()),
         _ => None,
     }
+}
+
+/// Returns true if a backup found its snapshot out of the history, which it was to hold.
+fn lost_history(error: &CallError) -> bool {
+    error.message.contains(HISTORY_GONE) && !error.message.contains(BASE_GONE)
+}
+
+/// Returns true if the last part of an operation's life is enough for it. A new tablet may not run yet.
+fn is_short(operation: &HistoryOp) -> bool {
+    let waits_for_new_tablet = match &operation.outcome {
+        CallOutcome::Failed(error) | CallOutcome::Unknown(error) => error.message.contains(NOT_RUNNING),
+        CallOutcome::Pending | CallOutcome::Written(_) | CallOutcome::Rows { .. } | CallOutcome::Done => {
+            false
+        }
+    };
+    let is_of_few_calls = match &operation.request {
+        ClientRequest::Write { .. } | ClientRequest::Scan(_) => true,
+        ClientRequest::Other(text) => SHORT_REQUESTS.iter().any(|word| text.starts_with(word)),
+        ClientRequest::Operator(_) => false,
+    };
+    is_of_few_calls && !waits_for_new_tablet
 }
 
 fn is_backup(operation: &HistoryOp) -> bool {
@@ -237,6 +287,18 @@ impl Conditions<'_> {
     fn explains_reset(&self, error: &str, life: Span) -> bool {
         let stopped = |one: &Disturbance| one.kind == DOWN && one.from <= life.from;
         error.contains(RESET) && self.disturbances.iter().any(stopped)
+    }
+
+    /// Returns the end of a life, in which an operation that has failed all along would have succeeded.
+    fn last_part(&self, life: Span) -> Span {
+        let enough = self.attempt * LAST_ATTEMPTS + RETRY_WAITS;
+        Span { from: life.from.max(life.to.saturating_sub(enough)), to: life.to }
+    }
+
+    /// Returns true if a disturbance of a server or a link has an effect within the life of an operation.
+    pub(super) fn is_disturbed(&self, operation: &HistoryOp) -> bool {
+        let life = self.span_of(operation, Duration::ZERO);
+        self.of_servers().flat_map(|one| self.effects(one, false)).any(|span| span.overlaps(life))
     }
 
     /// Returns an operation's life and some time after it.
@@ -308,205 +370,4 @@ impl Conditions<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use engine::error::Error;
-
-    const SECOND: Nanos = 1_000_000_000;
-    const BEGAN: Nanos = 100 * SECOND;
-
-    /// Returns an operation from one second of the run to another.
-    fn operation(request: ClientRequest, from: u64, to: u64, outcome: CallOutcome) -> HistoryOp {
-        let (invoked, returned) = (BEGAN + from * SECOND, Some(BEGAN + to * SECOND));
-        HistoryOp { client: 1, invoked, returned, after: 0, request, outcome }
-    }
-
-    fn timeout() -> CallOutcome {
-        CallOutcome::Unknown(Error::not_ready("no leader").into())
-    }
-
-    fn write(from: u64, to: u64, outcome: CallOutcome) -> HistoryOp {
-        operation(ClientRequest::Write { table: 0, rows: Vec::new() }, from, to, outcome)
-    }
-
-    const SETTLE: Duration = Duration::from_secs(5);
-
-    /// Returns the conditions of a run in which nothing but `disturbances` keeps operations from success.
-    fn conditions(disturbances: &[Disturbance]) -> Conditions<'_> {
-        Conditions {
-            disturbances,
-            began: BEGAN,
-            settle: SETTLE,
-            throttles: false,
-            is_impatient: false,
-            is_replicated: false,
-            is_slow: false,
-            attempt: SETTLE,
-        }
-    }
-
-    /// Returns the number of violations and of checked operations. t1 is down from second 10 to 20, and recovers within
-    /// 5 seconds.
-    fn judged(operations: &[HistoryOp]) -> (usize, u64) {
-        judged_with(operations, false)
-    }
-
-    fn judged_with(operations: &[HistoryOp], is_slow: bool) -> (usize, u64) {
-        let (from, to) = (Duration::from_secs(10), Some(Duration::from_secs(20)));
-        let down = Disturbance { hosts: vec![Host::Tserver(1)], kind: "down", from, to };
-        let down = [down];
-        let conditions = Conditions { is_slow, ..conditions(&down) };
-        let mut report = OracleReport::default();
-        check(operations, &conditions, &mut report);
-        (report.violations.len(), report.checked)
-    }
-
-    #[test]
-    fn a_call_on_a_model_table_without_a_reply_needs_an_excuse() {
-        let (from, to) = (Duration::from_secs(10), Some(Duration::from_secs(20)));
-        let down = [Disturbance { hosts: vec![Host::Tserver(1)], kind: "down", from, to }];
-        // A column is dropped from second 20 to 21.
-        let mut table = crate::model::tests::incarnation();
-        let mut shape = table.versions[0].table.clone();
-        shape.columns.pop();
-        let dropped = table.begin("t".to_string(), shape, BEGAN + 20 * SECOND);
-        table.versions[dropped].known = Some(BEGAN + 21 * SECOND);
-        table.absent.push((BEGAN + 60 * SECOND, Nanos::MAX));
-        let judged_beside = |disturbances: &[Disturbance], from: u64, to: u64, view: usize, why: &str| {
-            let outcome = WriteOutcome::Unknown(why.to_string());
-            let event = TableEvent {
-                client: 1,
-                invoked: BEGAN + from * SECOND,
-                returned: BEGAN + to * SECOND,
-                after: 0,
-                table: 0,
-                tablet: "t".to_string(),
-                view,
-                call: TableCall::Write { rows: Vec::new(), outcome },
-            };
-            let conditions = Conditions {
-                attempt: Duration::from_secs(2),
-                is_replicated: true,
-                ..conditions(disturbances)
-            };
-            let mut report = OracleReport::default();
-            check_tables(&[event], std::slice::from_ref(&table), &[], &conditions, &mut report);
-            report.violations.len()
-        };
-        let judged = |from, to, view, why: &str| judged_beside(&down, from, to, view, why);
-        assert_eq!(judged(30, 40, dropped, "no leader"), 1);
-        assert_eq!(judged(5, 12, 0, "no leader"), 0, "a server went down");
-        assert_eq!(judged(30, 31, dropped, "no leader"), 0, "it had no time for an attempt");
-        assert_eq!(judged(30, 40, dropped, "Tablet not found: t"), 0, "its table is gone");
-        let column = "Client provided column c3 INT32 NOT NULL not present in tablet";
-        assert_eq!(judged(30, 40, 0, column), 0, "the column is gone");
-        assert_eq!(judged(30, 40, dropped, column), 1, "the client knows the newest columns");
-        let deleted = "table t was deleted: Table deleted at 2026-01-01";
-        assert_eq!(judged(30, 40, dropped, deleted), 1, "it was not dropped yet");
-        assert_eq!(judged(58, 62, dropped, deleted), 0, "it was dropped meanwhile");
-        let paused = [Disturbance {
-            hosts: vec![Host::Tserver(1)],
-            kind: "pause",
-            from: Duration::from_secs(40),
-            to: Some(Duration::from_secs(90)),
-        }];
-        let judged_paused = |from: u64, to: u64| judged_beside(&paused, from, to, dropped, "no response");
-        assert_eq!(judged_paused(46, 56), 1, "its other replicas answer");
-        assert_eq!(judged_paused(62, 72), 0, "its table was dropped, and its client asks the paused server");
-    }
-
-    #[test]
-    fn a_timeout_is_excused_only_beside_a_disturbance() {
-        assert_eq!(judged(&[write(0, 9, timeout())]), (1, 1));
-        assert_eq!(judged(&[write(0, 10, timeout())]), (0, 0));
-        assert_eq!(judged(&[write(24, 40, timeout())]), (0, 0));
-        assert_eq!(judged(&[write(26, 40, timeout())]), (1, 1));
-        assert_eq!(judged(&[write(26, 40, CallOutcome::Unknown(None.into()))]), (1, 1));
-    }
-
-    #[test]
-    fn the_absence_of_one_server_of_a_replicated_cluster_is_no_excuse() {
-        let stop = |host, kind, from, to| {
-            let (from, to) = (Duration::from_secs(from), Some(Duration::from_secs(to)));
-            Disturbance { hosts: vec![Host::Tserver(host)], kind, from, to }
-        };
-        let judged = |disturbances: &[Disturbance], operations: &[HistoryOp], is_replicated| {
-            let conditions = Conditions { is_replicated, ..conditions(disturbances) };
-            let mut report = OracleReport::default();
-            check(operations, &conditions, &mut report);
-            report.violations.len()
-        };
-        let one = [stop(1, DOWN, 10, 40), stop(1, "pause", 60, 90)];
-        assert_eq!(judged(&one, &[write(16, 30, timeout())], true), 1);
-        assert_eq!(judged(&one, &[write(66, 80, timeout())], true), 1);
-        assert_eq!(judged(&one, &[write(16, 30, timeout())], false), 0, "tablets have one replica");
-        assert_eq!(judged(&one, &[write(14, 30, timeout())], true), 0, "it began too soon");
-        assert_eq!(judged(&one, &[write(16, 41, timeout())], true), 0, "the server came back");
-        let two = [stop(1, DOWN, 10, 40), stop(2, DOWN, 100, 101)];
-        assert_eq!(judged(&two, &[write(16, 30, timeout())], true), 0, "two servers stop");
-        let slow = [stop(1, DOWN, 10, 40), stop(1, "disk-slow", 50, 51)];
-        assert_eq!(judged(&slow, &[write(16, 30, timeout())], true), 0, "something else is wrong");
-        let change = operation(ClientRequest::Other("alter table 0".into()), 16, 30, timeout());
-        assert_eq!(judged(&one, &[change], true), 0, "a new tablet may be on that server");
-        let step_down = operation(ClientRequest::Operator("a leader steps down".into()), 1, 2, timeout());
-        assert_eq!(judged(&one, &[step_down, write(16, 30, timeout())], true), 0, "an operator");
-    }
-
-    #[test]
-    fn servers_with_little_memory_may_refuse_all_attempts_of_a_call() {
-        let judged = |message: &str, throttles: bool| {
-            let outcome = CallOutcome::Unknown(Error::timed_out(message).into());
-            let mut report = OracleReport::default();
-            check(&[write(0, 9, outcome)], &Conditions { throttles, ..conditions(&[]) }, &mut report);
-            report.violations.len()
-        };
-        let busy =
-            "timed out after 11 attempts; last error: ERROR_SERVER_TOO_BUSY: Hard memory limit exceeded";
-        assert_eq!((judged(busy, true), judged(busy, false)), (0, 1));
-        assert_eq!(judged("timed out after 11 attempts; last error: no leader", true), 1);
-    }
-
-    #[test]
-    fn a_scan_or_alteration_on_slow_devices_may_have_no_response_in_time() {
-        let slow = CallOutcome::Failed(Error::timed_out("Scan: no response in time").into());
-        let scan = operation(ClientRequest::Other("read a model table".into()), 0, 9, slow.clone());
-        assert_eq!(judged_with(std::slice::from_ref(&scan), true), (0, 1));
-        assert_eq!(judged_with(&[scan], false), (1, 1));
-        assert_eq!(judged_with(&[write(0, 9, slow)], true), (1, 1));
-        let late = CallOutcome::Failed(Error::timed_out("the tablet did not reach the timestamp").into());
-        let scan = operation(ClientRequest::Other("read a model table".into()), 0, 9, late.clone());
-        assert_eq!(judged_with(&[scan], true), (1, 1));
-        let alter = operation(ClientRequest::Other("alter table 0".into()), 0, 9, late);
-        assert_eq!(judged_with(std::slice::from_ref(&alter), true), (0, 1), "every tablet stores its schema");
-        assert_eq!(judged_with(&[alter], false), (1, 1));
-    }
-
-    #[test]
-    fn a_fault_of_a_clients_machine_excuses_only_its_own_operations() {
-        let (from, to) = (Duration::from_secs(10), Some(Duration::from_secs(20)));
-        let full = [Disturbance { hosts: vec![Host::Client(7)], kind: "disk-full", from, to }];
-        let judged = |client| {
-            let mut report = OracleReport::default();
-            let failed = CallOutcome::Failed(Error::throttled("no space").into());
-            let backup = operation(ClientRequest::Other("backup of table t0, full".into()), 12, 14, failed);
-            check(&[HistoryOp { client, ..backup }], &conditions(&full), &mut report);
-            report.violations.len()
-        };
-        assert_eq!((judged(7), judged(1)), (0, 1));
-    }
-
-    #[test]
-    fn replies_and_rejections_are_no_violation() {
-        let invalid = CallOutcome::Failed(Error::invalid("no such column").into());
-        assert_eq!(judged(&[write(0, 9, invalid), write(30, 31, CallOutcome::Written(Vec::new()))]), (0, 2));
-        let pending = HistoryOp { returned: None, ..write(0, 1, CallOutcome::Pending) };
-        assert_eq!(judged(&[pending]), (0, 0));
-    }
-
-    #[test]
-    fn operators_disturb_others_and_may_fail() {
-        let step_down = operation(ClientRequest::Operator("a leader steps down".into()), 30, 31, timeout());
-        assert_eq!(judged(&[step_down.clone(), write(35, 40, timeout())]), (0, 0));
-        assert_eq!(judged(&[step_down, write(37, 40, timeout())]), (1, 1));
-    }
-}
+mod tests;

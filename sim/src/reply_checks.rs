@@ -1,0 +1,53 @@
+//! Checks of operations without a reply, and of refusals that masters explain by too few servers: what the plan and the
+//! fault injector know is made the conditions of oracles.
+
+use crate::cluster;
+use crate::injector::FaultInjector;
+use crate::oracle::{OracleReport, availability, creations, operator_calls};
+use crate::workload::Workload;
+use crate::world::BOOTED;
+use sim_plan::Plan;
+
+/// Memory with which a server of a plan refuses no request.
+pub const AMPLE_MEMORY: u64 = 64 << 20;
+/// Disk operations that a batch of a scan may need: pages of many small files, beside other clients' operations.
+const BATCH_DISK_OPS: u32 = 1_000;
+
+/// Checks the operations of a run.
+pub fn check(plan: &Plan, workload: &Workload, injector: &FaultInjector, report: &mut OracleReport) {
+    let conditions = conditions(plan, injector);
+    let operations = workload.history().operations();
+    creations::check(&operations, &conditions_of_creations(plan, injector), report);
+    operator_calls::check(&operations, &conditions, report);
+    availability::check(&operations, &conditions, report);
+    let (events, tables) = (workload.table_history().events(), workload.model_tables());
+    availability::check_tables(&events, &tables, &operations, &conditions, report);
+}
+
+fn conditions<'a>(plan: &Plan, injector: &'a FaultInjector) -> availability::Conditions<'a> {
+    let is_slow = plan.cluster.rpc_timeout < plan.devices.op * BATCH_DISK_OPS;
+    let is_impatient = plan.cluster.rpc_timeout < plan.cluster.raft_heartbeat * 4;
+    let throttles = plan.cluster.memory < AMPLE_MEMORY;
+    availability::Conditions {
+        disturbances: injector.disturbances(),
+        began: BOOTED.as_nanos() as u64,
+        settle: cluster::recovery_time(plan),
+        throttles,
+        is_replicated: plan.cluster.replicas >= 3 && !plan.may_lose_acknowledged(),
+        attempt: plan.cluster.rpc_timeout,
+        is_slow,
+        is_impatient,
+        is_prompt: cluster::replies_promptly(plan) && !is_slow && !is_impatient,
+        holds_history: cluster::holds_history(plan) && !is_slow && !throttles,
+    }
+}
+
+fn conditions_of_creations<'a>(plan: &Plan, injector: &'a FaultInjector) -> creations::Conditions<'a> {
+    creations::Conditions {
+        disturbances: injector.disturbances(),
+        began: BOOTED.as_nanos() as u64,
+        boot: cluster::boot_time(plan),
+        registration: cluster::registration_time(plan),
+        attempt: plan.cluster.rpc_timeout,
+    }
+}

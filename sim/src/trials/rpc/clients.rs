@@ -1,0 +1,50 @@
+//! A client of a trial: callers that share its connections, and its beats.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::sync::Mutex;
+use futures_util::future::{join, join_all};
+use nyala_common::env::Env;
+use nyala_common::rpc::client::Proxy;
+use sim_plan::RandomStream;
+
+use super::beats;
+use super::caller::Caller;
+use super::ledger::Ledger;
+use super::security::TrialSecurity;
+use super::settings::WORKERS;
+use crate::world::ProgramResult;
+
+/// Time in which what is still on the way arrives, and servers notice that connections have ended.
+const SETTLE: Duration = Duration::from_secs(12);
+
+/// Runs a client until all of its calls have ended.
+pub(super) async fn run(
+    env: Env,
+    ledger: Arc<Mutex<Ledger>>,
+    security: Arc<TrialSecurity>,
+    (client, seed): (usize, u64),
+) -> ProgramResult {
+    let caller = security.client(&env, client)?;
+    let proxies = security.proxies(&env, &caller);
+    let worker = |number: usize| Caller {
+        env: env.clone(),
+        ledger: ledger.clone(),
+        proxies: proxies.clone(),
+        random: RandomStream::new(seed, &format!("worker {number}")),
+        client,
+        name: format!("client {client}, worker {number}"),
+        sequence: 0,
+        user: security.user(client),
+        caller: caller.clone(),
+        security: security.clone(),
+    };
+    let ended = ledger.clone();
+    let callers = join_all((0..WORKERS).map(|number| worker(number).run()));
+    join(callers, beats::run(worker(WORKERS))).await;
+    proxies.iter().for_each(Proxy::disconnect);
+    env.sleep(SETTLE).await;
+    ended.lock().ended += WORKERS;
+    Ok(())
+}

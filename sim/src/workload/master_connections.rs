@@ -1,0 +1,136 @@
+//! Masters' answers to clients that connect: asked all along in secured clusters, and once the masters are healthy in
+//! all of them.
+
+use std::collections::BTreeSet;
+use std::pin::pin;
+use std::time::Duration;
+
+use engine::error::Error;
+use engine::time::Instant;
+use futures_util::future::{join_all, select};
+use nyala_common::env::Env;
+
+use super::recovery_checks::RECOVERY_CLIENT;
+use super::{MASTER_PORT, Workload, until};
+use crate::oracle::Violation;
+use crate::oracle::connections::{self, ConnectionRules};
+use crate::server_limits::raft;
+use crate::wire::client::PlainClient;
+use crate::wire::connections::MasterAnswer;
+use sim_plan::faults::DiskEffect;
+use sim_plan::{FaultKind, Host, Plan, TimedFault};
+
+/// Pause between two questions to a master.
+const PAUSE: Duration = Duration::from_millis(50);
+
+impl Workload {
+    /// Runs `work` of the plan's first client in a secured cluster while masters are asked for their roles: a new
+    /// leader may tell clients too little for a few milliseconds. Other work runs alone.
+    pub(super) async fn beside_questions(&self, env: &Env, index: usize, work: impl Future<Output = ()>) {
+        if index > 0 || self.plan().security.is_none() {
+            return work.await;
+        }
+        let masters = (0..self.plan().cluster.masters).map(|number| self.ask_always(env, number));
+        select(pin!(work), pin!(join_all(masters))).await;
+    }
+
+    async fn ask_always(&self, env: &Env, master: u8) {
+        let mut client = self.plain_client(env);
+        loop {
+            // Answers of leaders are logged.
+            let _asked = client.ask_role(&address(master)).await;
+            env.sleep(PAUSE).await;
+        }
+    }
+
+    fn plain_client(&self, env: &Env) -> PlainClient {
+        let attempt = self.plan().cluster.rpc_timeout;
+        let mut client = PlainClient::new(env.clone(), Vec::new(), RECOVERY_CLIENT, attempt);
+        client.connections = self.state().connections.clone();
+        client
+    }
+
+    /// Waits until a master leads and tells all that clients need.
+    pub(super) async fn check_connections(&self, env: &Env, deadline: Instant) -> Result<(), Error> {
+        let mut client = self.plain_client(env);
+        let is_secure = self.plan().security.is_some();
+        until(env, deadline.since(env.now().mono), async || {
+            for master in 0..self.plan().cluster.masters {
+                let asked = client.ask_role(&address(master)).await;
+                let tells = |answer: &MasterAnswer| {
+                    answer.leads && answer.cluster.is_some() && (answer.is_complete() || !is_secure)
+                };
+                if asked.is_ok_and(|answer| tells(&answer)) {
+                    return Ok(());
+                }
+            }
+            Err(Error::not_ready("no master leads and tells clients the cluster, a token and the authority"))
+        })
+        .await
+    }
+
+    /// Returns what is wrong with the answers that clients got.
+    pub(super) fn connection_faults(&self) -> Vec<Violation> {
+        let (plan, answers) = (self.plan(), self.state().connections.all());
+        let rules = ConnectionRules {
+            is_secure: plan.security.is_some(),
+            has_keys: has_keys(plan),
+            election: raft(plan).election_timeout(),
+        };
+        connections::check(&rules, &answers, |master| may_lose_catalog(plan, master))
+    }
+}
+
+fn address(master: u8) -> String {
+    format!("{}:{MASTER_PORT}", Host::Master(master))
+}
+
+/// Returns true if leading masters always have a valid key: their clocks are right, a majority of them is up, and no
+/// fault stops a leader for some time or delays its writes.
+fn has_keys(plan: &Plan) -> bool {
+    let restarts =
+        |kind: FaultKind| matches!(kind, FaultKind::Kill | FaultKind::PowerCut | FaultKind::PowerCutPages);
+    let is_harmless = |fault: &TimedFault| match (fault.target, fault.kind.kind()) {
+        (Host::Tserver(_), kind) => restarts(kind) || kind.disk_effect() != DiskEffect::None,
+        (_, kind) => restarts(kind),
+    };
+    let hit = plan.faults.iter().map(|fault| fault.target).filter(|host| matches!(host, Host::Master(_)));
+    let (hit, masters) = (hit.collect::<BTreeSet<Host>>().len(), usize::from(plan.cluster.masters));
+    let has_majority = masters == 1 || hit * 2 < masters;
+    plan.clocks.is_empty() && has_majority && plan.faults.iter().all(is_harmless)
+}
+
+/// Returns true if a master's writes may fail while it leads: its disk fails or is full, or leadership is transferred
+/// because the master is removed.
+fn may_lose_catalog(plan: &Plan, master: &str) -> bool {
+    let is_hit = |host: Host| master.split(':').next() == Some(host.name().as_str());
+    let fails = |kind: FaultKind| kind.disk_effect() != DiskEffect::None;
+    plan.changes_masters() || plan.faults.iter().any(|fault| is_hit(fault.target) && fails(fault.kind.kind()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use sim_plan::faults::HostDir;
+    use sim_plan::{Fault, FaultProfile, PlanSize};
+
+    #[test]
+    fn only_a_fault_excuses_what_a_master_does_not_tell() {
+        let mut plan = Plan::generate(1, FaultProfile::Calm, PlanSize::Bench);
+        (plan.faults, plan.clocks) = Default::default();
+        let add = |plan: &mut Plan, kind| {
+            let at = Duration::from_secs(1);
+            plan.faults.push(TimedFault { at, target: Host::Master(1), kind });
+        };
+        add(&mut plan, Fault::Kill { down: Duration::from_secs(1) });
+        assert!(has_keys(&plan) && !may_lose_catalog(&plan, "m1:7051"));
+        let mut without_majority = plan.clone();
+        without_majority.faults[0].target = Host::Master(0);
+        without_majority.faults.extend(plan.faults.clone());
+        assert!(!has_keys(&without_majority));
+        add(&mut plan, Fault::Pause { span: Duration::from_secs(9) });
+        assert!(!has_keys(&plan) && !may_lose_catalog(&plan, "m1:7051"));
+        add(&mut plan, Fault::DiskError { dir: HostDir::Wal, op: 3 });
+        assert!(may_lose_catalog(&plan, "m1:7051") && !may_lose_catalog(&plan, "m0:7051"));
+    }
+}
