@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use engine::config::TabletConfig;
 use engine::disk::mem::DiskCost;
+use engine::error::Error;
 use node::hosting::copy::CopyConfig;
 use node::master::{self, MasterConfig};
 use node::scrub::ScrubConfig;
@@ -134,6 +135,24 @@ pub(crate) fn server_at(
         Host::Tserver(_) => Some(tablet_server(tserver_config_at(plan, host, address), host, running)),
         Host::Client(_) => None,
     }
+}
+
+/// Returns the program of a plan's master with settings that `change` makes of the plan's at each start.
+pub(crate) fn master_with(
+    plan: &Plan,
+    host: Host,
+    change: impl Fn(&Env, &mut MasterConfig) -> Result<(), Error> + Send + Sync + 'static,
+) -> HostProgram {
+    let config = master_config(plan, host, &by_name);
+    let running = RunningServers::default();
+    Arc::new(move |env| {
+        let (mut own, running) = (config.clone(), running.clone());
+        let changed = change(&env, &mut own);
+        Box::pin(async move {
+            changed?;
+            serve_master(env, own, host, running).await
+        })
+    })
 }
 
 /// Returns the program of a tablet server with these settings.

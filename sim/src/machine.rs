@@ -251,6 +251,21 @@ impl Machine {
         devices.counts_before.extend(gone.values().map(|device| device.disk.fault_counts()));
     }
 
+    /// Unmounts the disk of a directory, in whose place an empty one comes. The machine's process has ended.
+    pub fn unmount(&self, dir: &str) -> MemDisk {
+        let disk = self.disk(dir);
+        let mut devices = self.devices();
+        devices.mounted.remove(dir);
+        devices.replaced += 1;
+        disk
+    }
+
+    /// Mounts a disk at a directory, in place of the one that is there.
+    pub fn mount(&self, dir: &str, disk: MemDisk) {
+        let device = Device { disk, busy_until: Instant(0), factor: 1 };
+        self.devices().mounted.insert(dir.to_string(), device);
+    }
+
     /// Returns true if power was cut within an operation and is not back.
     pub fn lost_power(&self) -> bool {
         self.devices().mounted.values().any(|device| device.disk.lost_power())

@@ -91,7 +91,10 @@ pub(crate) fn superblocks(disk: &dyn Disk) -> Vec<Superblock> {
 
 /// Returns the files of tablets that running servers call tombstones. Only where superblocks do so too: of a server
 /// that was killed and starts again, the former process may be known for some time.
-pub(crate) fn tombstones(world: &mut dyn World, servers: &[(Host, Arc<TabletServer>)]) -> Vec<TombstoneFiles> {
+pub(crate) fn tombstones(
+    world: &mut dyn World,
+    servers: &[(Host, Arc<TabletServer>)],
+) -> Vec<TombstoneFiles> {
     let mut found = Vec::new();
     for (host, server) in servers {
         let is_tombstone = |entry: &Arc<TabletEntry>| matches!(entry.state(), EntryState::Tombstoned(_));

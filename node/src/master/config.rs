@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use engine::catalog::CatalogConfig;
 use engine::config::TabletConfig;
+use engine::error::Result;
 use engine::raft::RaftOptions;
 
-use super::authz::AuthzConfig;
+use super::authz::{AuthzConfig, PolicyFile};
 use super::history_holds::HoldLimits;
 use crate::dirs::DirectoryPaths;
 use crate::hosting::copy::CopyConfig;
@@ -17,7 +18,9 @@ use crate::server::AdvertisedNames;
 use crate::server::clock_watch::ClockRule;
 use crate::server::flags::Flags;
 use crate::server::security::SecuritySettings;
+use nyala_common::env::Env;
 use nyala_common::rpc::RpcConfig;
+use nyala_common::security::acl::AccessList;
 
 /// Configuration of one master. Defaults are Kudu's; fields name Kudu's flags.
 #[derive(Clone)]
@@ -158,6 +161,20 @@ impl MasterConfig {
 const FEATURES: [u32; 11] = [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11];
 
 impl MasterConfig {
+    /// Puts the policy file at `path` in force for all users but those of `trusted`. The file is read again at this
+    /// interval.
+    pub fn set_policy(
+        &mut self,
+        env: &Env,
+        path: &str,
+        trusted: AccessList,
+        interval: Duration,
+    ) -> Result<()> {
+        self.authz.policy = Some(PolicyFile::open(env, path, interval)?);
+        self.authz.trusted = trusted;
+        Ok(())
+    }
+
     pub(super) fn directories(&self) -> DirectoryPaths<'_> {
         DirectoryPaths { wal: &self.wal_dir, data: &self.data_dirs, lost: &self.lost_data_dirs }
     }

@@ -3,7 +3,7 @@
 use engine::catalog::{
     AlterTable, CatalogCommand, CommandReply, Heartbeat, HeartbeatReply, ServerStateChange,
 };
-use engine::error::Error;
+use engine::error::{Error, ErrorKind};
 use engine::ids::{TableId, Uuid};
 
 use super::admission::{ClockOffset, TserverAdmission};
@@ -211,7 +211,7 @@ impl MasterService {
             return Ok(());
         }
         if let Some(csr) = request.csr_der.as_ref().filter(|_| self.may_certify(call)) {
-            let certificate = self.secrets.sign_request(csr, &call.user).map_err(invalid)?;
+            let certificate = self.secrets.sign_request(csr, &call.user).map_err(|error| unsigned(&error))?;
             response.signed_cert_der = Some(certificate.into());
             response.ca_cert_der = self.identity.trusted().into_iter().map(Into::into).collect();
         }
@@ -298,6 +298,15 @@ impl MasterService {
     }
 }
 
+/// Returns the error for a certificate that is not signed. A master that has just lost its leadership has no CA any
+/// more: the server asks the next one.
+fn unsigned(error: &Error) -> MasterErrorReply {
+    match error.kind {
+        ErrorKind::NotReady => unavailable(error),
+        _ => invalid(error.clone()),
+    }
+}
+
 /// Returns the reply to a server that is refused.
 fn refused_heartbeat(error: Error) -> TsHeartbeatResponsePb {
     TsHeartbeatResponsePb { error: Some(invalid(error)), ..TsHeartbeatResponsePb::default() }
@@ -315,4 +324,16 @@ fn check_replica_management(request: &TsHeartbeatRequestPb) -> Result<()> {
         info.replacement_scheme().as_str_name()
     ));
     Err(master_error(Code::IncompatibleReplicaManagement, &error))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_asks_again_after_a_master_without_the_ca() {
+        let code = |error: &Error| unsigned(error).code();
+        assert_eq!(code(&Error::not_ready("no CA")), Code::CatalogManagerNotInitialized);
+        assert_eq!(code(&Error::invalid("no request")), Code::UnknownError);
+    }
 }

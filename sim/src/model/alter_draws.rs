@@ -46,6 +46,16 @@ pub struct Alteration {
     pub table: ModelTable,
 }
 
+impl Alteration {
+    pub fn dropped_ranges(&self) -> Vec<RangeSpec> {
+        let dropped = |step: &AlterStep| match step {
+            AlterStep::DropRange(range) => Some(range.clone()),
+            _ => None,
+        };
+        self.steps.iter().filter_map(dropped).collect()
+    }
+}
+
 /// Draws an alteration of a table with this name. `next` is the first unused number of a column, `gone` has ranges that
 /// the table had. `None` if nothing of the kind is possible.
 pub fn alteration(

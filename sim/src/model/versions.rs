@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
 
-use sim_plan::tables::{ColumnSpec, ModelTable};
+use sim_plan::tables::{ColumnSpec, ModelTable, RangeSpec};
 
 use super::settings::TableSettings;
 use super::{ColNo, RowWrite};
@@ -16,6 +16,8 @@ pub struct TableVersion {
     pub name: String,
     pub settings: TableSettings,
     pub table: ModelTable,
+    /// Ranges that its alteration dropped, of which it may have added some again: with other tablets.
+    pub dropped: Vec<RangeSpec>,
     /// Time of the call that made it.
     pub called: Nanos,
     /// Time at which it was known to be in force everywhere; `None` while that is unknown.
@@ -44,7 +46,8 @@ impl Incarnation {
         let columns = table.columns.iter().map(|column| (column.number, column.clone())).collect();
         let number = table.spec.number;
         let settings = TableSettings::default();
-        let version = TableVersion { name, settings, table, called, known: Some(known), void: false };
+        let (dropped, known) = (Vec::new(), Some(known));
+        let version = TableVersion { name, settings, table, dropped, called, known, void: false };
         Incarnation { number, id, versions: vec![version], absent: Vec::new(), gone: None, columns }
     }
 
@@ -58,7 +61,8 @@ impl Incarnation {
             self.columns.entry(column.number).or_insert_with(|| column.clone());
         }
         let settings = self.versions[self.newest()].settings.clone();
-        self.versions.push(TableVersion { name, settings, table, called: now, known: None, void: false });
+        let (dropped, called, known) = (Vec::new(), now, None);
+        self.versions.push(TableVersion { name, settings, table, dropped, called, known, void: false });
         self.versions.len() - 1
     }
 

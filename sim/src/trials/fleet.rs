@@ -36,7 +36,9 @@ pub(super) const OPERATOR: &str = "operator";
 /// Timeout of a call.
 pub(super) const CALL: Duration = Duration::from_secs(2);
 /// Time until a server that is started serves its tablets.
-const START: Duration = Duration::from_millis(500);
+pub(super) const START: Duration = Duration::from_millis(500);
+/// Time between two looks at whether calls have ended.
+const CALLED: Duration = Duration::from_millis(1);
 /// Time between two looks at what a server holds.
 const LOOK: Duration = Duration::from_millis(470);
 
@@ -77,6 +79,9 @@ pub(super) struct Fleet {
     pub found: Option<String>,
     pub steps: Vec<String>,
     rules: Vec<LinkRuleId>,
+    /// True while a server may end by itself, and the error with which it has.
+    pub may_end: bool,
+    pub ended: Option<String>,
 }
 
 /// Returns the plan of a trial: settings of servers, without clients and faults.
@@ -115,6 +120,8 @@ impl Fleet {
             found: None,
             steps: Vec::new(),
             rules: Vec::new(),
+            may_end: false,
+            ended: None,
         }
     }
 
@@ -172,7 +179,9 @@ impl Fleet {
         self.world.kill(host);
         self.mark_down(host);
         self.note(format!("{host} ends: {error:?}"));
-        if sound {
+        if self.may_end {
+            self.ended = Some(error.unwrap_or_default());
+        } else if sound {
             self.report(format!("{host} ends by itself: {error:?}"));
         }
     }
@@ -248,12 +257,13 @@ impl Fleet {
         reply.unwrap_or_else(|| Err(CallFailure::Unknown("no reply".to_string())))
     }
 
-    /// Makes two calls at once, the second one later by `delay`.
+    /// Makes two calls at once, the second one later by `delay`. While they last, `meanwhile` may do something else.
     pub(super) fn call_both<Q, R, P, S>(
         &mut self,
         first: OneCall<Q>,
         delay: Duration,
         second: OneCall<P>,
+        meanwhile: impl FnOnce(&mut Fleet),
     ) -> Option<(Result<R, CallFailure>, Result<S, CallFailure>)>
     where
         Q: Message + Clone + 'static,
@@ -261,7 +271,7 @@ impl Fleet {
         P: Message + Clone + 'static,
         S: Message + Default + 'static,
     {
-        self.run_client(move |env| {
+        let result = self.start_client(move |env| {
             let (first, second) = (first.clone(), second.clone());
             async move {
                 let later = async {
@@ -270,11 +280,33 @@ impl Fleet {
                 };
                 join(first.make(env.clone(), CallOptions::default()), later).await
             }
-        })
+        });
+        meanwhile(self);
+        let until = self.world.now() + CALL * 2;
+        while result.lock().is_none() && self.world.now() < until {
+            self.pass(CALLED);
+        }
+        result.lock().take()
     }
 
     /// Runs a program on the operator's machine; returns its result if it ends in time.
     pub(super) fn run_client<T, F>(&mut self, program: impl Fn(Env) -> F + Send + Sync + 'static) -> Option<T>
+    where
+        T: Send + 'static,
+        F: Future<Output = T> + 'static,
+    {
+        let result = self.start_client(program);
+        let until = self.world.now() + CALL * 2;
+        self.run_until(until);
+        result.lock().take()
+    }
+
+    /// Starts a program on the operator's machine in place of the last one, which must have ended. Its result is there
+    /// once it has ended.
+    pub(super) fn start_client<T, F>(
+        &mut self,
+        program: impl Fn(Env) -> F + Send + Sync + 'static,
+    ) -> Arc<Mutex<Option<T>>>
     where
         T: Send + 'static,
         F: Future<Output = T> + 'static,
@@ -292,9 +324,7 @@ impl Fleet {
         // Ends the program of the last call.
         self.world.kill(OPERATOR);
         self.world.client(OPERATOR, program);
-        let until = self.world.now() + CALL * 2;
-        self.run_until(until);
-        result.lock().take()
+        result
     }
 
     /// Returns a server as a member.

@@ -6,9 +6,11 @@
 //!        │        both: tables of `draw`, operations of `shape`, the model's rows in `rows`, scans of `scans`, which
 //!        │        `aggregates` compares with aggregations of the engine
 //!        ├─► [`hosting`]  whole tablet servers with one tablet: orders to delete and to copy, disks that fail in them
+//!        ├─► [`directories`]  a tablet server whose data directories are lost, given up, brought back, reordered
 //!        ├─► [`serving`]  tablet servers with many tablets and made-up masters: reports, full directories, transfers
 //!        ├─► [`access`]   a tablet server that checks tokens: any call with any privileges and tokens
 //!        ├─► [`catalog`]  the masters' catalog with made-up tablet servers and clients: requests, repair, fail-overs
+//!        ├─► [`masters`]  real masters with made-up tablet servers: failovers, tokens, policies, drains
 //!        ├─► [`backups`]  backups and restores of one table, given up and resumed
 //!        ├─► [`holds`]    holds on history, masters that lead in turn and servers' marks, without calls and disks
 //!        ├─► [`rpc`]      calls of a made-up service: any size and time, narrow links, retries, full queues
@@ -29,15 +31,18 @@ mod aggregates;
 mod backups;
 mod catalog;
 mod client;
+mod directories;
 mod draw;
 mod fleet;
 mod group;
 mod holds;
 mod hosting;
+mod masters;
 mod pass;
 mod placement;
 #[cfg(test)]
 mod reached;
+mod reboots;
 mod rot;
 mod rows;
 mod rpc;
@@ -55,6 +60,7 @@ pub enum TrialKind {
     Storage,
     Group,
     Hosting,
+    Directories,
     Serving,
     Access,
     Catalog,
@@ -64,12 +70,14 @@ pub enum TrialKind {
     Tokens,
     Backups,
     Placement,
+    Masters,
 }
 
-const ALL: [TrialKind; 12] = [
+const ALL: [TrialKind; 14] = [
     TrialKind::Storage,
     TrialKind::Group,
     TrialKind::Hosting,
+    TrialKind::Directories,
     TrialKind::Serving,
     TrialKind::Access,
     TrialKind::Catalog,
@@ -79,6 +87,7 @@ const ALL: [TrialKind; 12] = [
     TrialKind::Tokens,
     TrialKind::Backups,
     TrialKind::Placement,
+    TrialKind::Masters,
 ];
 
 /// Trials that are repeated with other seeds, as they take little time: each of them finds as much as a run.
@@ -86,13 +95,17 @@ const REPEATED: [TrialKind; 4] = [TrialKind::Storage, TrialKind::Group, TrialKin
 /// Repetitions, and the distance of their seeds.
 const REPETITIONS: u64 = 3;
 const SEEDS_APART: u64 = 1_000_000_000_000;
+/// Trials of one seed in [`RARE_EVERY`] only, as they take as long as a small run.
+const RARE: [TrialKind; 1] = [TrialKind::Masters];
+const RARE_EVERY: u64 = 4;
 
 /// Runs the trials of a seed; returns what they find. `once`: without repetitions.
 pub fn run(seed: u64, once: bool) -> Vec<Violation> {
     let repetitions = if once { 0 } else { REPETITIONS };
     let seeds = (1..=repetitions).map(|number| seed.wrapping_add(number * SEEDS_APART));
     let repeated = seeds.flat_map(|seed| REPEATED.map(|kind| (kind, seed)));
-    let trials = ALL.into_iter().map(|kind| (kind, seed)).chain(repeated);
+    let is_due = |kind: &TrialKind| !RARE.contains(kind) || seed.is_multiple_of(RARE_EVERY);
+    let trials = ALL.into_iter().filter(is_due).map(|kind| (kind, seed)).chain(repeated);
     trials.filter_map(|(kind, seed)| run_one(kind, seed)).collect()
 }
 
@@ -102,6 +115,7 @@ pub fn run_one(kind: TrialKind, seed: u64) -> Option<Violation> {
         TrialKind::Storage => storage::run(seed),
         TrialKind::Group => group::run(seed),
         TrialKind::Hosting => hosting::run(seed),
+        TrialKind::Directories => directories::run(seed),
         TrialKind::Serving => serving::run(seed),
         TrialKind::Access => access::run(seed),
         TrialKind::Catalog => catalog::run(seed),
@@ -111,5 +125,6 @@ pub fn run_one(kind: TrialKind, seed: u64) -> Option<Violation> {
         TrialKind::Tokens => tokens::run(seed),
         TrialKind::Backups => backups::run(seed),
         TrialKind::Placement => placement::run(seed),
+        TrialKind::Masters => masters::run(seed),
     }
 }

@@ -93,6 +93,7 @@ macro_rules! master_replies {
 }
 master_replies!(
     AlterTableResponsePb,
+    ChangeTServerStateResponsePb,
     CreateTableResponsePb,
     DeleteTableResponsePb,
     GetTableLocationsResponsePb,
@@ -101,6 +102,7 @@ master_replies!(
     IsAlterTableDoneResponsePb,
     IsCreateTableDoneResponsePb,
     ListTablesResponsePb,
+    ListTabletServersResponsePb,
     RecallDeletedTableResponsePb,
 );
 

@@ -137,10 +137,20 @@ impl PeerProgress {
             (self.matched, self.matched_term) = (op.index, op.term);
             self.matched_after = self.newest_sent;
             (self.unrecoverable, self.gced_until) = (false, None);
+        } else if self.unrecoverable && self.is_beyond_gc(response.last_received, log) {
+            // It got what log GC deleted here from elsewhere: by a tablet copy, during which the log was searched for
+            // what a peer without a replica lacks.
+            (self.unrecoverable, self.gced_until) = (false, None);
+            return self.restart(response.last_received.index);
         }
         self.probing = false;
         self.base = self.base.max(self.matched);
         self.next = self.next.max(self.matched + 1);
+    }
+
+    /// Returns true if the entry is the leader's, too, and all after it are in the log here.
+    fn is_beyond_gc(&self, op: OpId, log: &RaftLog) -> bool {
+        log.holds(op) && self.gced_until.is_some_and(|gced| op.index > gced)
     }
 
     /// Restarts after the last entry that is known to be the same, as the peer's log differs. `sent`: the number of the

@@ -297,6 +297,26 @@ fn a_learner_whose_copies_fail_again_and_again_has_failed() {
     assert_eq!(health(&failed), PeerHealth::Healthy, "the count begins again");
 }
 
+/// A heartbeat of a leader that knows nothing about its log is accepted by any peer.
+#[test]
+fn a_learner_that_log_gc_overtook_during_its_copy_is_caught_up_after_it() {
+    let (log, options) = (log(), RaftOptions::default());
+    let mut peer = PeerProgress::new(Peer::voter(Uuid([2; 16]), "host", 7050), 0);
+    peer.peer.member = MemberKind::NonVoter;
+    peer.on_replica_missing();
+    peer.copy_begun(true, Instant(5), &options);
+    peer.retry_at = Instant(0);
+    assert_eq!(next(&mut peer, &log).1, [0]);
+    peer.on_entries_gced(0, &log);
+    assert!(peer.unrecoverable, "until its copy is complete");
+    peer.accepted(&response(OpId::MIN, OpId::MIN, 0, false), &log);
+    assert!(peer.unrecoverable, "it has nothing yet");
+    peer.accepted(&response(op(2, 27), OpId::MIN, 25, false), &log);
+    assert!(!peer.unrecoverable);
+    peer.inflight.clear();
+    assert_eq!(next(&mut peer, &log).0, [(op(2, 27), 3)]);
+}
+
 #[test]
 fn a_refused_copy_request_is_no_failed_copy() {
     let options = RaftOptions::default();

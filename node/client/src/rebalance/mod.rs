@@ -59,7 +59,7 @@ impl Client {
     /// has just died is still in the masters' list.
     pub async fn usable_servers(&self) -> Result<(Vec<ServerInfo>, Vec<ExcludedServer>)> {
         let servers = self.servers().await?;
-        let probes = join_all(servers.iter().map(|server| self.exclusion(server))).await;
+        let probes = join_all(servers.iter().map(|server| self.exclusion(server, &servers))).await;
         let (mut usable, mut excluded) = (Vec::new(), Vec::new());
         for (server, exclusion) in servers.into_iter().zip(probes) {
             match exclusion {
@@ -71,13 +71,16 @@ impl Client {
     }
 
     /// Returns why a server takes no replicas, and whether it is down.
-    async fn exclusion(&self, server: &ServerInfo) -> Option<(String, bool)> {
+    async fn exclusion(&self, server: &ServerInfo, all: &[ServerInfo]) -> Option<(String, bool)> {
         let address = format!("{}:{}", server.host, server.port);
         if server.maintenance {
             return Some(("maintenance mode".to_string(), false));
         }
         if server.silent_for > SILENCE_MAX {
             return Some((format!("no heartbeat for {} s", server.silent_for.as_secs()), true));
+        }
+        if is_succeeded(server, all) {
+            return Some((format!("another server is at {address} now"), true));
         }
         match self.quiesce(&address, None).await {
             Err(error) => Some((error.message, true)),
@@ -167,6 +170,14 @@ impl Client {
     }
 }
 
+/// Returns true if another server was heard later at the same address: one that lost its disks comes back as another
+/// server, which would reply in the place of the old one.
+fn is_succeeded(server: &ServerInfo, all: &[ServerInfo]) -> bool {
+    let is_there = |other: &&ServerInfo| (&other.host, other.port) == (&server.host, server.port);
+    let mut there = all.iter().filter(|other| other.id != server.id).filter(is_there);
+    there.any(|other| other.silent_for < server.silent_for)
+}
+
 /// Returns the best moves, at most one per tablet.
 fn next_moves(mut layout: Placement, at_once: usize) -> Vec<ReplicaMove> {
     let (mut moves, mut moving): (Vec<ReplicaMove>, BTreeSet<TabletId>) = Default::default();
@@ -186,5 +197,31 @@ fn voters(tablet: &TabletReplicas) -> Result<Vec<PeerId>> {
     match voters.is_empty() {
         true => Err(Error::not_ready(format!("tablet {} has no voter", tablet.id))),
         false => Ok(voters),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use engine::ids::Uuid;
+
+    fn server(id: u8, port: u16, silent_s: u64) -> ServerInfo {
+        ServerInfo {
+            id: Uuid([id; 16]),
+            host: "a".to_string(),
+            port,
+            https: false,
+            location: None,
+            silent_for: Duration::from_secs(silent_s),
+            maintenance: false,
+        }
+    }
+
+    /// Masters list a server for some time after another one has taken its address.
+    #[test]
+    fn a_server_whose_address_another_one_has_is_not_usable() {
+        let all = [server(1, 7050, 20), server(2, 7050, 1), server(3, 7051, 30)];
+        let succeeded: Vec<bool> = all.iter().map(|server| is_succeeded(server, &all)).collect();
+        assert_eq!(succeeded, [true, false, false]);
     }
 }

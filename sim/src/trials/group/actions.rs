@@ -122,6 +122,7 @@ impl GroupTrial {
                 self.step(server, ReplicaEvent::WantSnapshot { at });
             }
             Step::Operate => self.operate(),
+            Step::LateDelete => self.delete_late(),
             _ => {}
         }
     }
@@ -144,6 +145,9 @@ impl GroupTrial {
         let impatient = !damaged && self.random.percent(IMPATIENT_PERCENT);
         let retained = self.retained_from();
         self.check_wanted_log(server);
+        if self.servers[server].waits_for_space() {
+            return Ok(());
+        }
         let Some((replica, wal)) = &mut self.servers[server].open else { return Ok(()) };
         let needed = replica.log_keep_from().min(retained);
         let keep = if impatient { needed } else { needed.min(replica.log_wanted_from()) };
@@ -192,7 +196,12 @@ impl GroupTrial {
         loop {
             match job.step()? {
                 JobStep::More => {}
-                JobStep::SyncLog => self.sync_log(server)?,
+                JobStep::SyncLog => {
+                    if !self.sync_log(server)? {
+                        self.give_up(server, job);
+                        return Ok(());
+                    }
+                }
                 JobStep::Turn => {
                     let own = &mut self.servers[server];
                     let Some((replica, _)) = &mut own.open else { return Ok(()) };

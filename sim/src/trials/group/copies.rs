@@ -83,6 +83,10 @@ fn not_running() -> Error {
 impl GroupTrial {
     /// Takes the next step of the copy to a server, if there is one.
     pub(super) fn step_copy(&mut self, server: usize) -> Result<()> {
+        // A sink without space waits for some.
+        if self.servers[server].is_full {
+            return Ok(());
+        }
         match self.servers[server].copy.take() {
             None => Ok(()),
             Some(CopyState::Ordered { source, term }) => self.open_copy(server, source, term),
@@ -98,6 +102,9 @@ impl GroupTrial {
             return Ok(());
         }
         self.write_effects(source)?;
+        if self.servers[source].waits_for_space() {
+            return Ok(());
+        }
         // A source that has failed, its state, or an unknown vote here ends it.
         let Ok(view) = self.servers[source].copy_view(now) else { return Ok(()) };
         if self.faults && self.random.percent(OUTDATED_PERCENT) {
@@ -107,6 +114,9 @@ impl GroupTrial {
             if self.servers[server].copy.take().is_none() {
                 return Ok(());
             }
+        }
+        if self.servers[source].waits_for_space() {
+            return Ok(());
         }
         let Ok(from) = self.servers[source].copy_source(view) else { return Ok(()) };
         let Ok(sink) = self.servers[server].begin_copy(source, term, &from) else { return Ok(()) };

@@ -3,7 +3,7 @@
 //! whole from there. It had settled before, so that nothing that is committed may be missing.
 
 use engine::ids::PeerId;
-use engine::raft::{ConfigChange, ConfigChangePart, MemberKind, Peer, RaftEvent};
+use engine::raft::{ConfigChangePart, MemberKind, Peer, RaftEvent};
 
 use super::ids::{id_of, peer_of};
 use super::{GroupTrial, MEMBERS};
@@ -51,9 +51,9 @@ impl GroupTrial {
             (0..self.servers.len()).filter(|at| self.members().all(|member| member != *at)).collect();
         let (Some(leader), false) = (self.leader(), spare.is_empty()) else { return };
         let server = self.random.pick(&spare);
+        self.staying = Some(server);
         let learner = Peer { member: MemberKind::NonVoter, ..peer_of(server) };
-        let change = ConfigChange { parts: vec![ConfigChangePart::Add(learner)], cas_opid_index: None };
-        self.step(leader, RaftEvent::ChangeConfig { ticket: 0, change });
+        self.order(leader, ConfigChangePart::Add(learner), None);
         for _ in 0..COPY_ROUNDS {
             self.round();
             let last = self.ledger.last();
@@ -73,6 +73,8 @@ impl GroupTrial {
         let kept = survivors.into_iter().filter(|server| *server == target || random.percent(50));
         let voters: Vec<PeerId> = kept.map(id_of).collect();
         self.note(format!("a disaster: {voters:?} are forced on {target}"));
+        self.membership.force(&voters);
+        self.staying = None;
         self.step(target, RaftEvent::UnsafeConfig { ticket: 0, voters, caller: "trial".to_string() });
     }
 }

@@ -6,7 +6,7 @@ use engine::error::{Error, Result};
 use engine::ids::OpId;
 use engine::raft::interface::{UpdateErrorKind, UpdateResponse};
 use engine::raft::{RaftEvent, RaftMessage, RaftReply};
-use engine::replica::{LogWrite, ReplicaEvent, consensus_meta_store, write_log};
+use engine::replica::{LogWrite, ReplicaEvent, consensus_meta_store};
 use engine::wal::LogEntry;
 
 use super::GroupTrial;
@@ -71,7 +71,10 @@ impl GroupTrial {
             }
             LogWrite::Append(LogEntry::Commit(commit)) => {
                 match self.ledger.commit(commit.op, &commit.payload) {
-                    Ok(Some(entry)) => self.commit(&entry),
+                    Ok(Some(entry)) => {
+                        self.check_membership(&entry);
+                        self.commit(&entry);
+                    }
                     Ok(None) => {}
                     Err(wrong) => self.report(Some(wrong)),
                 }
@@ -146,7 +149,7 @@ impl GroupTrial {
         match message {
             Message::Reply { life, event, .. } => {
                 if self.servers[to].life == life {
-                    self.step(to, event);
+                    self.take_reply(to, event);
                 }
                 Ok(())
             }
@@ -172,7 +175,7 @@ impl GroupTrial {
             Message::Update { from, life, request, .. } if is_open => {
                 let asked = Asked::Update { sent: request.sent };
                 let ticket = self.ticket(to, ReplyTarget { from, life, request: asked });
-                self.step(to, RaftEvent::Update { ticket, request });
+                self.take_update(to, ticket, request);
             }
             Message::Update { from, life, request, .. } => {
                 let response = UpdateResponse::refusal(peer, 0, self.refusal(to), "no replica".to_string());
@@ -237,34 +240,34 @@ impl GroupTrial {
     }
 
     fn write_log(&mut self, server: usize) -> Result<()> {
-        let own = &mut self.servers[server];
-        let Some((_, wal)) = &mut own.open else { return Ok(()) };
-        let (before, writes) = (wal.last_op(), std::mem::take(&mut own.unwritten));
-        for write in &writes {
-            if let LogWrite::Truncate(after) = write {
-                own.acknowledged = own.acknowledged.min(*after);
-            }
-        }
-        write_log(wal, writes)?;
-        let last = wal.last_op();
-        if last != before {
-            wal.sync()?;
+        if let Some(last) = self.servers[server].write_and_sync()? {
             self.persisted(server, last);
         }
-        for read in std::mem::take(&mut self.servers[server].reads) {
-            let Some((_, wal)) = &self.servers[server].open else { break };
-            let fails = self.faults && self.random.percent(READ_FAILS_PERCENT);
-            let failed = || Error::io("read the log", &io::Error::from_raw_os_error(EIO));
-            let result = if fails { Err(failed()) } else { wal.read(read.from, read.max_bytes) };
-            self.step(server, RaftEvent::LogRead { peer: read.peer, from: read.from, result });
-        }
+        self.read_log(server);
         Ok(())
     }
 
-    /// Makes all of a server's log durable, also outcomes, for which no reply waits.
-    pub(super) fn sync_log(&mut self, server: usize) -> Result<()> {
+    /// Reads what members lack; a read may fail once.
+    fn read_log(&mut self, server: usize) {
+        for read in std::mem::take(&mut self.servers[server].reads) {
+            if self.servers[server].open.is_none() {
+                break;
+            }
+            let fails = self.faults && self.random.percent(READ_FAILS_PERCENT);
+            let failed = || Error::io("read the log", &io::Error::from_raw_os_error(EIO));
+            let result = if fails { Err(failed()) } else { self.servers[server].read_back(&read) };
+            self.step(server, RaftEvent::LogRead { peer: read.peer, from: read.from, result });
+        }
+    }
+
+    /// Makes all of a server's log durable, also outcomes, for which no reply waits. False if its device has no space.
+    pub(super) fn sync_log(&mut self, server: usize) -> Result<bool> {
         self.write_effects(server)?;
-        self.servers[server].open.as_mut().map_or(Ok(()), |(_, wal)| wal.sync())
+        let own = &mut self.servers[server];
+        if own.waits_for_space() {
+            return Ok(false);
+        }
+        own.open.as_mut().map_or(Ok(()), |(_, wal)| wal.sync()).map(|()| true)
     }
 
     /// Tells a replica that its log is durable up to an operation.

@@ -50,10 +50,13 @@ impl GroupTrial {
             Fault::Isolate => self.isolate(),
             Fault::Outrun => return self.outrun(server),
             Fault::Strand => return self.strand(server),
+            Fault::Readd => return self.readd(server),
             Fault::RepairLink => self.links.repair(false),
             Fault::RepairLinks => self.links.repair(true),
             Fault::Stall => self.servers[server].stalled = true,
             Fault::Unstall => self.servers[server].stalled = false,
+            Fault::FillLog => self.fill_log(server),
+            Fault::FreeLog => self.free_log(server),
             Fault::Rot if !is_up => self.rot(server),
             Fault::Elect => self.elect(server, other),
             Fault::Supplant => return self.supplant(server),
@@ -78,7 +81,7 @@ impl GroupTrial {
     /// Cuts off a follower until its leader's log does not have what it lacks.
     fn outrun(&mut self, server: usize) -> Result<()> {
         let Some(leader) = self.leader().filter(|leader| *leader != server) else { return Ok(()) };
-        if self.servers.iter().any(|own| own.rotten || own.failed || own.stalled) {
+        if self.servers.iter().any(|own| own.is_hindered()) {
             return Ok(());
         }
         for other in (0..self.servers.len()).filter(|other| *other != server) {
@@ -95,7 +98,7 @@ impl GroupTrial {
     /// continue without that follower, which gives up its leader meanwhile.
     fn strand(&mut self, follower: usize) -> Result<()> {
         let Some(leader) = self.leader().filter(|leader| *leader != follower) else { return Ok(()) };
-        if self.servers.iter().any(|own| own.rotten || own.failed || own.stalled) {
+        if self.servers.iter().any(|own| own.is_hindered()) {
             return Ok(());
         }
         self.servers[leader].stalled = true;
@@ -124,7 +127,7 @@ impl GroupTrial {
         Ok(())
     }
 
-    fn cut_both(&mut self, one: usize, other: usize) {
+    pub(super) fn cut_both(&mut self, one: usize, other: usize) {
         self.links.cut(one, other);
         self.links.cut(other, one);
     }
@@ -138,11 +141,14 @@ impl GroupTrial {
         self.flush_and_gc(server)
     }
 
-    fn flush_and_gc(&mut self, server: usize) -> Result<()> {
+    pub(super) fn flush_and_gc(&mut self, server: usize) -> Result<()> {
         if self.servers[server].running().is_some() {
             self.run_job(server, JobKind::FlushRows)?;
         }
         let retained = self.retained_from();
+        if self.servers[server].waits_for_space() {
+            return Ok(());
+        }
         match &mut self.servers[server].open {
             Some((replica, wal)) => wal.gc(replica.log_keep_from().min(retained)).map(drop),
             None => Ok(()),
@@ -227,6 +233,14 @@ impl GroupTrial {
     pub(super) fn restart(&mut self, server: usize) -> Result<()> {
         let now = self.reading(server);
         let started = self.servers[server].start(now);
+        if let Err(error) = &started
+            && error.is_no_space()
+            && self.servers[server].is_full
+        {
+            // A node tries again once there is space.
+            self.crash(server, false);
+            return Ok(());
+        }
         self.settle(server);
         let opened = self.servers[server].running().map(|replica| replica.last_op());
         self.note(format!("{server} starts: {started:?}, {opened:?}"));

@@ -159,6 +159,11 @@ impl Links {
         Some(message)
     }
 
+    /// Takes the message that was sent last: it overtakes all others.
+    pub(super) fn newest(&mut self) -> Option<Message> {
+        self.in_flight.pop()
+    }
+
     pub(super) fn is_cut(&self, from: usize, to: usize) -> bool {
         self.cuts.contains(&(from, to))
     }

@@ -16,7 +16,7 @@
 //! A run's cluster goes through few elections and copies, each of which takes seconds of its time. Here they take
 //! microseconds, and any message, disk operation, copied chunk or order of an operator may come between.
 //!
-//! *Not here:* masters, transports, tasks and hibernation.
+//! *Not here:* masters, transports and tasks.
 
 mod actions;
 mod clients;
@@ -25,9 +25,14 @@ mod copy_state;
 mod disaster;
 mod effects;
 mod faults;
+mod full_log;
+mod ghosts;
+mod hibernation;
 mod ids;
+mod late_orders;
 mod ledger;
 mod links;
+mod membership;
 mod open_request;
 mod operator;
 mod published;
@@ -40,7 +45,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use engine::error::Result;
-use engine::raft::RaftConfig;
+use engine::raft::{ConfigPosition, RaftConfig};
 use engine::replica::Op;
 use engine::schema::partition::{Partition, PartitionSchema};
 use engine::tablet::superblock::Superblock;
@@ -48,9 +53,11 @@ use engine::time::{ClockReading, Instant, WallTime};
 use sim_plan::RandomStream;
 use sim_plan::tables::ModelTable;
 
+use self::ghosts::Ghosts;
 use self::ids::{TABLE, TABLET, peer_of};
 use self::ledger::Ledger;
 use self::links::Links;
+use self::membership::Membership;
 use self::open_request::OpenRequest;
 use self::server::TrialServer;
 use super::rows::TrialRows;
@@ -80,6 +87,11 @@ struct GroupTrial {
     servers: Vec<TrialServer>,
     links: Links,
     ledger: Ledger,
+    /// Members by the orders to change them.
+    membership: Membership,
+    ghosts: Ghosts,
+    /// Orders to delete replicas that were no members, with the position of the configuration that said so.
+    late: Vec<(usize, ConfigPosition)>,
     /// The table, by schema version.
     tables: Vec<TrialTable>,
     rows: TrialRows,
@@ -101,6 +113,8 @@ struct GroupTrial {
     next_column: u8,
     /// The oldest snapshot that may be read.
     mark: u64,
+    /// A learner that is to stay one.
+    staying: Option<usize>,
     /// Complete tablet copies.
     copied: u64,
     found: Option<String>,
@@ -148,6 +162,9 @@ impl GroupTrial {
             servers,
             links: Links::default(),
             ledger: Ledger::default(),
+            membership: Membership::of(&members),
+            ghosts: Ghosts::default(),
+            late: Vec::new(),
             next_column: shape.columns.len() as u8,
             tables: vec![TrialTable::of(shape)?],
             rows: TrialRows::default(),
@@ -160,6 +177,7 @@ impl GroupTrial {
             alteration_waits: false,
             orders: Vec::new(),
             mark: 1,
+            staying: None,
             copied: 0,
             found: None,
             steps: Vec::new(),

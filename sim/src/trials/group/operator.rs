@@ -14,6 +14,11 @@ use super::{GroupTrial, MEMBERS};
 const MOVE_PERCENT: u64 = 35;
 /// Percentage of silent members that are evicted.
 const SILENT_PERCENT: u64 = 30;
+/// Percentage of orders to delete that come late alone.
+const LATE_PERCENT: u64 = 15;
+/// Percentage of learners that are not marked for promotion, and of looks at which such a one gets its mark or leaves.
+const PLAIN_PERCENT: u64 = 35;
+const SETTLED_PERCENT: u64 = 8;
 
 impl GroupTrial {
     /// Does what masters do when a leader reports.
@@ -27,17 +32,28 @@ impl GroupTrial {
         }
         let part = self.repair(&status).or_else(|| self.move_replica(leader, &status));
         if let Some(part) = part {
-            let matched: Vec<u64> = status.peers.iter().map(|peer| peer.matched).collect();
-            self.note(format!("{leader} leads up to {}, others have {matched:?}: {part:?}", status.last));
-            let cas_opid_index = Some(status.committed_config.kudu_index());
-            let change = ConfigChange { parts: vec![part.clone()], cas_opid_index };
-            self.step(leader, RaftEvent::ChangeConfig { ticket: 0, change });
-            let healthy = status.peers.iter().filter(|peer| peer.health == PeerHealth::Healthy);
-            let living: Vec<PeerId> = healthy.map(|peer| peer.id).chain(status.leader).collect();
-            let config = &status.committed_config;
-            let wrong = self.accepted(leader).and_then(|next| wrong_change(config, &living, &part, &next));
-            self.report(wrong);
+            self.change(leader, &status, &part);
         }
+    }
+
+    /// Orders a change of members, and checks what a leader makes of it.
+    fn change(&mut self, leader: usize, status: &RaftStatus, part: &ConfigChangePart) {
+        let config = &status.committed_config;
+        let matched: Vec<u64> = status.peers.iter().map(|peer| peer.matched).collect();
+        self.note(format!("{leader} leads up to {}, others have {matched:?}: {part:?}", status.last));
+        self.order(leader, part.clone(), Some(config.kudu_index()));
+        let healthy = status.peers.iter().filter(|peer| peer.health == PeerHealth::Healthy);
+        let living: Vec<PeerId> = healthy.map(|peer| peer.id).chain(status.leader).collect();
+        let accepted = self.accepted(leader);
+        let wrong = accepted.and_then(|next| wrong_change(config, &living, part, &next));
+        self.report(wrong);
+    }
+
+    /// Orders a change of members, of this configuration if one is given.
+    pub(super) fn order(&mut self, leader: usize, part: ConfigChangePart, cas_opid_index: Option<i64>) {
+        self.membership.order(&part);
+        let change = ConfigChange { parts: vec![part], cas_opid_index };
+        self.step(leader, RaftEvent::ChangeConfig { ticket: 0, change });
     }
 
     /// Returns the configuration that a leader has accepted and not committed.
@@ -53,6 +69,10 @@ impl GroupTrial {
             return;
         }
         let (now, cas) = (self.reading(server), status.committed_position);
+        self.late.push((server, cas));
+        if self.random.percent(LATE_PERCENT) {
+            return;
+        }
         self.act(server, |trial| trial.servers[server].delete(now, cas));
     }
 
@@ -74,42 +94,92 @@ impl GroupTrial {
             }
             _ if config.peers.len() < MEMBERS => self.addition(config),
             _ if config.voter_count() > MEMBERS => self.removal(status.leader, config),
-            _ => None,
+            _ => self.settle_learner(config),
         }
     }
 
-    /// Returns a change that nothing asks for: one member more, or a mark.
+    /// Returns the mark or the removal of a learner that would stay one.
+    fn settle_learner(&mut self, config: &RaftConfig) -> Option<ConfigChangePart> {
+        let stays = |id: PeerId| self.staying.is_some_and(|server| id_of(server) == id);
+        let is_plain = |peer: &&Peer| !peer.is_voter() && !peer.promote && !stays(peer.id);
+        let id = config.peers.iter().find(is_plain)?.id;
+        if self.faults && !self.random.percent(SETTLED_PERCENT) {
+            return None;
+        }
+        let promote = Some(true);
+        Some(match config.voter_count() < MEMBERS || self.faults && self.random.percent(50) {
+            true => ConfigChangePart::Modify { id, member: None, promote, replace: None },
+            false => ConfigChangePart::Remove(id),
+        })
+    }
+
+    /// Returns a change that nothing asks for: one member more, or another kind or mark of one.
     fn move_replica(&mut self, leader: usize, status: &RaftStatus) -> Option<ConfigChangePart> {
         let config = &status.committed_config;
         let damaged = self.servers.iter().any(|server| server.rotten || server.failed);
-        if !self.faults || damaged || config.peers.len() > MEMBERS || !self.random.percent(MOVE_PERCENT) {
+        if !self.faults || damaged || !self.random.percent(MOVE_PERCENT) {
+            return None;
+        }
+        if self.random.percent(30) {
+            return self.careless_change(leader, status);
+        }
+        if config.peers.len() > MEMBERS {
             return None;
         }
         if self.random.percent(70) {
             return self.addition(config);
         }
         let id = self.removal(Some(id_of(leader)), config)?.peer();
-        // A group of two needs both: none of them may lack what the other's log does not have any more.
+        let may_demote = config.voter_count() >= MEMBERS && self.are_up_to_date(leader, status, None);
+        may_demote.then_some(ConfigChangePart::Modify {
+            id,
+            member: Some(MemberKind::NonVoter),
+            promote: Some(true),
+            replace: None,
+        })
+    }
+
+    /// Returns true if all voters, but perhaps one, have what the leader has: a group of two needs both, and none of
+    /// them may lack what the other's log does not have any more.
+    pub(super) fn are_up_to_date(&self, leader: usize, status: &RaftStatus, but: Option<PeerId>) -> bool {
         let last = status.last.index;
         let has_all = |id: PeerId| status.peers.iter().any(|peer| peer.id == id && peer.matched >= last);
+        let mut voters = status.committed_config.voters().filter(|peer| Some(peer.id) != but);
         let written = self.servers[leader].unwritten.is_empty();
-        let all_up_to_date =
-            written && config.voters().all(|peer| peer.id == id_of(leader) || has_all(peer.id));
-        let (member, promote, replace) = match self.random.below(3) {
-            0 if !all_up_to_date || config.voter_count() < MEMBERS => return None,
-            0 => (Some(MemberKind::NonVoter), Some(true), None),
-            1 => (None, None, Some(true)),
-            _ => (None, None, Some(false)),
+        written && voters.all(|peer| peer.id == id_of(leader) || has_all(peer.id))
+    }
+
+    /// Returns a change by an operator who does not look at the members: marks of voters and learners, a promotion
+    /// whether the learner lags or not, and the demotion of one voter while another one is dead.
+    fn careless_change(&mut self, leader: usize, status: &RaftStatus) -> Option<ConfigChangePart> {
+        let config = &status.committed_config;
+        let learners = config.peers.iter().filter(|peer| !peer.is_voter()).map(|peer| peer.id);
+        let learners: Vec<PeerId> = learners.collect();
+        let is_other = |peer: &&PeerStatus| peer.id != id_of(leader) && config.is_voter(peer.id);
+        let others = status.peers.iter().filter(is_other);
+        let (living, dead): (Vec<_>, Vec<_>) = others.partition(|peer| peer.health == PeerHealth::Healthy);
+        let unwanted = config.voter_count() == MEMBERS && dead.len() == 1 && living.len() == 1;
+        let (promote, replace) =
+            (self.random.pick(&[None, Some(true), Some(false)]), self.random.percent(60));
+        if unwanted {
+            self.note("one of two other voters is dead");
+        }
+        let (member, id) = match self.random.below(5) {
+            // It must be refused: the leader alone would be left of two voters.
+            0 | 1 if unwanted => (Some(MemberKind::NonVoter), living[0].id),
+            2 if !learners.is_empty() => (Some(MemberKind::Voter), self.random.pick(&learners)),
+            3 if !learners.is_empty() => (None, self.random.pick(&learners)),
+            _ => (None, self.removal(Some(id_of(leader)), config)?.peer()),
         };
-        Some(ConfigChangePart::Modify { id, member, promote, replace })
+        Some(ConfigChangePart::Modify { id, member, promote, replace: Some(replace) })
     }
 
     fn addition(&mut self, config: &RaftConfig) -> Option<ConfigChangePart> {
         let others = self.servers.iter().filter(|server| !server.is_lost).map(|server| server.number);
         let others: Vec<usize> = others.filter(|number| config.peer(id_of(*number)).is_none()).collect();
         let server = *others.get(self.random.below(others.len() as u64) as usize)?;
-        let learner = Peer { member: MemberKind::NonVoter, promote: true, ..peer_of(server) };
-        Some(ConfigChangePart::Add(learner))
+        let promote = !self.faults || !self.random.percent(PLAIN_PERCENT);
+        Some(ConfigChangePart::Add(Peer { member: MemberKind::NonVoter, promote, ..peer_of(server) }))
     }
 
     fn removal(&mut self, leader: Option<PeerId>, config: &RaftConfig) -> Option<ConfigChangePart> {

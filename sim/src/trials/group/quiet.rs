@@ -28,6 +28,7 @@ impl GroupTrial {
                 disk.end_faults();
             }
             self.servers[server].stalled = false;
+            self.free_log(server);
             if !self.servers[server].is_up {
                 self.act(server, |trial| trial.restart(server));
             }

@@ -53,6 +53,12 @@ pub(super) struct TrialServer {
     pub reads: Vec<LogReadRequest>,
     /// True while its log waits for the disk.
     pub stalled: bool,
+    /// True while its log's device has little space.
+    pub is_full: bool,
+    /// True if its log has operations that are not synced.
+    pub unsynced: bool,
+    /// Number of its replicas that were deleted.
+    pub deleted: u64,
     pub tickets: u64,
     pub reply_targets: BTreeMap<u64, ReplyTarget>,
     /// The last operation of its log, as far as the server knows without a running replica.
@@ -90,6 +96,9 @@ impl TrialServer {
             meta: None,
             reads: Vec::new(),
             stalled: false,
+            is_full: false,
+            unsynced: false,
+            deleted: 0,
             tickets: 0,
             reply_targets: BTreeMap::new(),
             known_last: None,
@@ -213,7 +222,7 @@ impl TrialServer {
         }
         self.out = ReplicaEffects::default();
         (self.unwritten, self.meta, self.reads) = (Vec::new(), None, Vec::new());
-        self.stalled = false;
+        (self.stalled, self.unsynced) = (false, false);
     }
 
     /// Returns the state that a copy would replace.
@@ -272,6 +281,7 @@ impl TrialServer {
         self.close();
         tombstone::tombstone(&self.wal_disk, &self.data_disk, TABLET, self.known_last)?;
         (self.failed, self.acknowledged) = (false, 0);
+        self.deleted += 1;
         Ok(())
     }
 

@@ -25,6 +25,8 @@ pub(super) enum Step {
     WantSnapshot,
     /// An operator changes members or deletes a replica that is none.
     Operate,
+    /// An order to delete a replica arrives late, or again.
+    LateDelete,
     Fault(Fault),
 }
 
@@ -43,10 +45,15 @@ pub(super) enum Fault {
     Outrun,
     /// The leader's last operations reach one follower alone, and are lost everywhere else.
     Strand,
+    /// A member is removed, added again, and loses its former replica while its leader catches it up.
+    Readd,
     RepairLink,
     RepairLinks,
     Stall,
     Unstall,
+    /// The device of a log runs full, or has space again.
+    FillLog,
+    FreeLog,
     Rot,
     Elect,
     /// Right after a read at the leader another server leads, which does not know that snapshot.
@@ -74,6 +81,7 @@ pub(super) fn draw(random: &mut RandomStream) -> Step {
         (Step::Read, 3),
         (Step::WantSnapshot, 1),
         (Step::Operate, 4),
+        (Step::LateDelete, 1),
     ])
 }
 
@@ -87,10 +95,13 @@ fn draw_fault(random: &mut RandomStream) -> Fault {
         (Fault::Isolate, 8),
         (Fault::Outrun, 4),
         (Fault::Strand, 8),
+        (Fault::Readd, 8),
         (Fault::RepairLink, 10),
         (Fault::RepairLinks, 12),
         (Fault::Stall, 4),
         (Fault::Unstall, 10),
+        (Fault::FillLog, 6),
+        (Fault::FreeLog, 12),
         (Fault::Rot, 4),
         (Fault::Elect, 6),
         (Fault::Supplant, 3),

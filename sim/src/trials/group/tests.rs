@@ -4,8 +4,18 @@ use sim_plan::client_ops::WriteKind;
 
 use super::*;
 use crate::model::draws;
+use crate::trials::reached::{self, Situation};
 
 const SEEDS: u64 = 12;
+/// Most trials until all situations were met.
+const SEEDS_MAX: u64 = 60;
+const SITUATIONS: [Situation; 5] = [
+    ("a member loses its former replica as it is caught up", &["is a member again", "deleted: true"]),
+    ("a leader is told of that", &["is told that"]),
+    ("writes of a log wait for space", &["has space again", "writes have waited"]),
+    ("a mark of a learner", &["Modify", "member: None", "promote: Some(true)"]),
+    ("an operator looks away while a voter is dead", &["one of two other voters is dead"]),
+];
 /// Rows of which one has an effect, whatever rows there are.
 const ROWS: usize = 20;
 
@@ -42,4 +52,9 @@ fn a_write_that_replicas_lack_is_reported() {
     trial.rows.apply(&shape, &rows, at - 1);
     trial.compare();
     assert!(trial.found.is_some());
+}
+
+#[test]
+fn trials_come_to_late_orders_full_logs_and_careless_operators() {
+    reached::check(1..=SEEDS_MAX, &SITUATIONS, |seed| ended(seed).steps);
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use engine::raft::RaftStatus;
+use engine::time::Timestamp;
 use node::hosting::replica::ReplicaHandle;
 use node::hosting::tablet_entry::EntryState;
 use nyala_common::wire::schema::{id_bytes, schema_to_pb};
@@ -54,16 +55,21 @@ impl HostingTrial {
     pub(super) fn write(&mut self) {
         let Some(leader) = self.leader() else { return };
         let count = self.random.between(1, ROWS);
+        let request = self.write_request(count);
+        let written: Result<WriteResponsePb, _> = self.fleet.call(leader, (TSERVER, "Write"), request);
+        let refused = written.map(|reply| reply.error.map(|error| text_of(&error.status)));
+        self.fleet.note(format!("{count} rows at {leader}: {refused:?}"));
+    }
+
+    /// Returns a request that writes some rows.
+    pub(super) fn write_request(&mut self, count: u64) -> WriteRequestPb {
         let rows = draw::rows(&mut self.random, &self.table, &TrialRows::default(), count);
-        let request = WriteRequestPb {
+        WriteRequestPb {
             tablet_id: tablet_id(),
             schema: Some(schema::columns(&self.table.columns, self.table.key_columns().len())),
             row_operations: Some(shape::encoded(&self.table, &rows)),
             ..Default::default()
-        };
-        let written: Result<WriteResponsePb, _> = self.fleet.call(leader, (TSERVER, "Write"), request);
-        let refused = written.map(|reply| reply.error.map(|error| text_of(&error.status)));
-        self.fleet.note(format!("{count} rows at {leader}: {refused:?}"));
+        }
     }
 
     /// Returns the state of the tablet at a server; `None` if it runs without one, or not at all.
@@ -78,6 +84,11 @@ impl HostingTrial {
 
     pub(super) fn status(&self, server: usize) -> Option<Arc<RaftStatus>> {
         self.fleet.status(server, TABLET)
+    }
+
+    /// Returns the timestamp of the last operation that a server has applied.
+    pub(super) fn applied(&self, server: usize) -> Option<Timestamp> {
+        self.replica(server).map(|replica| replica.tablet().mvcc().last_applied())
     }
 
     /// Returns the leader of the newest term, if there is one.

@@ -120,8 +120,7 @@ impl HostingTrial {
     /// Returns true if a member has applied what the leader has. A status does not tell: its numbers are as old as the
     /// last change of role or health.
     fn has_applied_all(&self, peer: &PeerStatus, leader: usize) -> bool {
-        let applied = |at: usize| self.replica(at).map(|replica| replica.tablet().mvcc().last_applied());
-        self.server_of(peer).is_some_and(|at| applied(at) == applied(leader))
+        self.server_of(peer).is_some_and(|at| self.applied(at) == self.applied(leader))
     }
 
     fn damage(&mut self, server: usize) -> Option<String> {

@@ -7,19 +7,29 @@
 //!   in the end: three healthy voters, each order is carried out, nothing stays       invariants of replication
 //! ```
 //!
+//! Scenes put a group that is whole into a rare situation: a long copy, truncated operations, little memory, full
+//! devices, slow replicas, learners that are marked late.
+//!
 //! In a run, masters delete and copy replicas now and then, and a disk mostly fails at another time. Here orders are
 //! all that happens, so that each of their disk operations fails in some trial.
 //!
 //! *Not here:* rows, which the other trials compare, and masters.
 
 mod broken_copies;
+mod bulk_writes;
 mod calls;
 mod disks;
+mod full_devices;
+mod heartbeat_calls;
 mod late_order;
+mod little_memory;
+mod long_copies;
 mod operator;
 mod orders;
 mod quiet;
+mod quiet_learners;
 mod step;
+mod truncated_entries;
 mod votes;
 
 use std::time::Duration;
@@ -27,7 +37,7 @@ use std::time::Duration;
 use engine::ids::{TabletId, Uuid};
 use engine::schema::Schema;
 use sim_plan::tables::ModelTable;
-use sim_plan::{Plan, RandomStream};
+use sim_plan::{EngineLimits, Plan, RandomStream};
 
 use self::late_order::LateOrder;
 use super::fleet::Fleet;
@@ -43,6 +53,8 @@ const TABLE: Uuid = Uuid([8; 16]);
 /// Servers, of which the first ones get a replica.
 const SERVERS: usize = 4;
 const MEMBERS: usize = 3;
+/// Trials of which one has other limits than the smallest, with which logs are cut soon.
+const NORMAL_ONE_IN: u64 = 5;
 /// Steps of a trial, before its quiet end.
 const STEPS: usize = 40;
 /// Time until the tablet's first leader.
@@ -69,6 +81,9 @@ pub(super) fn run(seed: u64) -> Option<Violation> {
 fn plan_of(seed: u64) -> Plan {
     let mut plan = fleet::plan_of(seed, 1, SERVERS, MEMBERS);
     plan.cluster.follower_failed = Duration::from_secs(3);
+    if !seed.is_multiple_of(NORMAL_ONE_IN) {
+        plan.cluster.limits = EngineLimits::Tiny;
+    }
     plan
 }
 

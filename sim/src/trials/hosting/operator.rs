@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engine::raft::interface::PeerStatus;
-use engine::raft::{PeerHealth, RaftConfig, RaftStatus};
+use engine::raft::{ConfigPosition, PeerHealth, RaftConfig, RaftStatus};
 use engine::replica::tombstone::may_delete;
 use node::hosting::tablet_entry::EntryState;
 use nyala_common::wire::schema::id_bytes;
@@ -18,8 +18,9 @@ use nyala_proto::kudu::tserver::DeleteTabletResponsePb;
 use super::calls::tablet_id;
 use super::late_order::LateOrder;
 use super::{HostingTrial, MEMBERS, SERVERS};
-use crate::trials::fleet::OneCall;
+use crate::trials::fleet::{OneCall, host};
 use crate::wire::client::{CONSENSUS, text_of};
+use crate::world::World;
 
 /// Percentage of evictions whose order to delete comes late.
 const LATE_PERCENT: u64 = 60;
@@ -30,6 +31,13 @@ const OVERTAKEN_MILLIS: u64 = 250;
 /// it is sent at most.
 const BESIDE_PERCENT: u64 = 60;
 const BESIDE_MICROS: u64 = 6_000;
+/// Factors by which that server is slower meanwhile, so that its replica stops with messages before it.
+const SLOW_CPU: [u64; 4] = [1, 500, 5_000, 20_000];
+const SLOW_DISKS: [u32; 3] = [1, 10, 60];
+/// Percentage of those in which that server pauses, number of pauses, and the longest one in milliseconds.
+const PAUSED_PERCENT: u64 = 60;
+const BUNCHES: usize = 8;
+const PAUSED_MILLIS: u64 = 12;
 
 impl HostingTrial {
     /// Evicts a member other than the leader: the rotten one, else one that is not healthy, if there is one.
@@ -94,15 +102,28 @@ impl HostingTrial {
         }
     }
 
-    /// Adds a server that still has its former replica, while the order to delete that arrives.
+    /// Adds a server that still has its former replica, while the order to delete that arrives. The server is slow, or
+    /// pauses, so that its replica stops with messages before it.
     fn add_beside_deletion(&mut self, leader: usize, learner: RaftPeerPb, order: LateOrder) {
-        let (server, cas) = (order.server, Some(order.cas));
-        let delay = Duration::from_micros(self.random.below(BESIDE_MICROS));
+        let server = order.server;
+        let (cpu, disks) = (self.random.pick(&SLOW_CPU), self.random.pick(&SLOW_DISKS));
+        self.fleet.world.machine(&host(server).name()).slow_cpu(cpu);
+        self.fleet.slow_disks(server, disks);
+        let former = self.replica(server);
+        let micros = self.random.pick(&[BESIDE_MICROS, BESIDE_MICROS * 10]);
+        let delay = Duration::from_micros(self.random.below(micros));
+        let paused = Duration::from_millis(self.random.between(2, PAUSED_MILLIS));
+        let pauses = if self.random.percent(PAUSED_PERCENT) { vec![paused; BUNCHES] } else { Vec::new() };
         let addition = self.change_call(leader, ChangeConfigType::AddPeer, learner);
-        let deletion = self.delete_call(server, TabletDataState::TabletDataTombstoned, cas);
-        let replies = self
-            .fleet
-            .call_both::<_, ChangeConfigResponsePb, _, DeleteTabletResponsePb>(addition, delay, deletion);
+        let deletion = self.delete_call(server, TabletDataState::TabletDataTombstoned, Some(order.cas));
+        let replies = self.fleet.call_both::<_, ChangeConfigResponsePb, _, DeleteTabletResponsePb>(
+            addition,
+            delay,
+            deletion,
+            |fleet| fleet.run_in_bunches(server, pauses),
+        );
+        self.fleet.world.machine(&host(server).name()).slow_cpu(1);
+        self.fleet.slow_disks(server, 1);
         let refused = replies.map(|(added, deleted)| {
             let added = added.map(|reply| reply.error.map(|error| text_of(&error.status)));
             (added, deleted.map(|reply| reply.error.map(|error| text_of(&error.status))))
@@ -110,7 +131,23 @@ impl HostingTrial {
         if matches!(refused, Some((_, Ok(None)))) {
             self.rotten.take_if(|rotten| *rotten == server);
         }
-        self.fleet.note(format!("addition of {server} by {leader}, deletion after {delay:?}: {refused:?}"));
+        let known = former.map(|replica| replica.status().active_position);
+        self.fleet.note(format!(
+            "addition of {server} by {leader}, deletion after {delay:?} of what knows {known:?}: {refused:?}"
+        ));
+        if matches!(refused, Some((_, Ok(None)))) {
+            self.check_order(order, known);
+        }
+    }
+
+    /// Reports a replica that was deleted although it knew a newer configuration than the order.
+    fn check_order(&mut self, order: LateOrder, known: Option<ConfigPosition>) {
+        let Some(known) = known else { return };
+        let is_void = known.term.zip(order.cas.term).is_some_and(|(known, cas)| known < cas);
+        if known.index > order.cas.index && !is_void {
+            let what = format!("{order:?} has deleted a replica that knew the configuration at {known:?}");
+            self.fleet.report(what);
+        }
     }
 
     /// Lets the order to delete a server's former replica arrive right after the server was added again.
@@ -123,7 +160,7 @@ impl HostingTrial {
         let _ = self.delete(server, TabletDataState::TabletDataTombstoned, Some(order.cas));
     }
 
-    fn change(&mut self, leader: usize, kind: ChangeConfigType, peer: RaftPeerPb) -> bool {
+    pub(super) fn change(&mut self, leader: usize, kind: ChangeConfigType, peer: RaftPeerPb) -> bool {
         let call = self.change_call(leader, kind, peer.clone());
         let reply: Result<ChangeConfigResponsePb, _> = self.fleet.send(call);
         let refused = reply.map(|reply| reply.error.map(|error| text_of(&error.status)));

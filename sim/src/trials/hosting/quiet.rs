@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use engine::disk::mem::MemDisk;
-use engine::raft::{Peer, RaftConfig};
+use engine::raft::interface::PeerStatus;
+use engine::raft::{Peer, PeerHealth, RaftConfig};
 use node::hosting::replica::ReplicaHandle;
 use node::hosting::tablet_entry::EntryState;
 use nyala_proto::kudu::tablet::TabletDataState;
@@ -91,9 +92,15 @@ impl HostingTrial {
         let learns = config.peers.len() > config.voter_count();
         // A learner's replica is still being copied, if it has not failed.
         let is_lost = |at: usize| self.has_failed(at) || self.replica(at).is_none() && !learns;
-        let lost = status.peers.iter().find(|peer| self.server_of(peer).is_some_and(is_lost));
+        let is_gone = |peer: &PeerStatus| {
+            peer.health == PeerHealth::FailedUnrecoverable || self.server_of(peer).is_some_and(is_lost)
+        };
+        let lost = status.peers.iter().find(|peer| is_gone(peer));
         // Another one must not leave the rotten one as half of a group.
         let rotten = self.rotten_member(&config).filter(|rotten| *rotten != leader);
+        if let Some(server) = self.plain_learner(&config) {
+            return self.remove(leader, server);
+        }
         match rotten.or(lost.and_then(|peer| self.server_of(peer))) {
             Some(server) if config.peers.len() >= MEMBERS => self.remove(leader, server),
             Some(server) if !config.is_voter(self.fleet.ids[server]) => self.remove(leader, server),
@@ -101,6 +108,12 @@ impl HostingTrial {
             _ if config.voter_count() > MEMBERS => self.evict(),
             _ => {}
         }
+    }
+
+    /// Returns a learner that no mark makes a voter.
+    fn plain_learner(&self, config: &RaftConfig) -> Option<usize> {
+        let learner = config.peers.iter().find(|peer| !peer.is_voter() && !peer.promote)?.id;
+        self.fleet.ids.iter().position(|id| *id == learner)
     }
 
     /// Restarts servers whose replica has failed: what a disk refused once may be whole. Also those that the newest
@@ -137,6 +150,7 @@ impl HostingTrial {
 
     /// Deletes the tablet at every server; nothing of it may stay.
     fn delete_all(&mut self) {
+        self.fill_some();
         for server in 0..SERVERS {
             let mut last = Ok(());
             for _ in 0..ATTEMPTS {
@@ -154,7 +168,7 @@ impl HostingTrial {
         }
     }
 
-    fn show(&self, server: usize) -> String {
+    pub(super) fn show(&self, server: usize) -> String {
         let state = match self.state(server) {
             None => "nothing".to_string(),
             Some(EntryState::Running(replica)) => self.show_replica(&replica),

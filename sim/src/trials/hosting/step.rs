@@ -26,6 +26,18 @@ pub(super) enum Step {
     BreakCopy,
     /// A copy over a failed replica breaks off, and what it leaves is asked for its vote.
     BreakCopyOverFailed,
+    /// Much is written and the log is cut while a slow server copies.
+    CopyLong,
+    /// A learner of a quiet group is marked for promotion.
+    MarkLearner,
+    /// Operations reach one follower alone, and the next leader truncates them.
+    TruncateEntries,
+    /// An operation for which a follower's memory has no space.
+    LittleMemory,
+    /// Heartbeats of several tablets reach a replica that is slow, and others.
+    Heartbeats,
+    /// A server restarts on a full device.
+    RestartFull,
     Kill,
     PowerCut,
     Restart,
@@ -50,6 +62,12 @@ pub(super) fn draw(random: &mut RandomStream) -> Step {
         (Step::CopyFromNowhere, 8),
         (Step::BreakCopy, 10),
         (Step::BreakCopyOverFailed, 5),
+        (Step::CopyLong, 6),
+        (Step::MarkLearner, 3),
+        (Step::TruncateEntries, 4),
+        (Step::LittleMemory, 4),
+        (Step::Heartbeats, 3),
+        (Step::RestartFull, 5),
         (Step::Kill, 2),
         (Step::PowerCut, 2),
         (Step::Restart, 10),
@@ -79,6 +97,12 @@ impl HostingTrial {
             Step::CopyFromNowhere => self.copy_from_nowhere(),
             Step::BreakCopy => self.break_copy(),
             Step::BreakCopyOverFailed => self.break_copy_over_failed(),
+            Step::CopyLong => self.copy_long(),
+            Step::MarkLearner => self.mark_quiet_learner(),
+            Step::TruncateEntries => self.truncate_entries(),
+            Step::LittleMemory => self.write_with_little_memory(),
+            Step::Heartbeats => self.send_heartbeats(),
+            Step::RestartFull => self.restart_full(server),
             Step::Kill => self.fleet.kill(server),
             Step::PowerCut => self.fleet.cut_power(server),
             Step::Restart => self.fleet.restart(server),

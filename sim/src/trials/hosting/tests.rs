@@ -1,12 +1,34 @@
 //! Hosting trials find nothing in sound servers and reach what they are for.
 
 use super::*;
+use crate::trials::reached::{self, Situation};
 
 const SEEDS: u64 = 16;
+/// Most trials until all situations were met.
+const SEEDS_MAX: u64 = 60;
+const SITUATIONS: [Situation; 8] = [
+    ("a learner is marked late", &["a learner that was marked", "is a voter: true"]),
+    ("heartbeats reach a slow replica", &["whose log is slow", "Ok("]),
+    ("a log is cut within a long copy", &["long copy", "Voter after", "log cut true"]),
+    ("a follower gets an operation for which its memory has no space", &["a large write", "Ok(None)"]),
+    ("operations are truncated", &["had operations: reserved were"]),
+    ("a replica opens on a full device", &["restarts with 0 bytes", "true, then true"]),
+    ("a copy that an operator asks for", &["from operator: Ok(None)"]),
+    ("a deletion meets an addition", &["deletion after", "of what knows Some"]),
+];
+
+#[test]
+fn trials_come_to_long_copies_truncations_little_memory_and_full_devices() {
+    reached::check(1..=SEEDS_MAX, &SITUATIONS, |seed| {
+        let mut trial = HostingTrial::create(seed);
+        trial.run();
+        trial.fleet.steps
+    });
+}
 
 #[test]
 fn trials_of_sound_servers_find_nothing_and_reach_what_they_are_for() {
-    let (mut deletions, mut refusals, mut orders, mut rots, mut failures, mut given_up) = (0, 0, 0, 0, 0, 0);
+    let (mut deletions, mut refusals, mut rots, mut failures, mut given_up) = (0, 0, 0, 0, 0);
     let mut starts = 0;
     for seed in 0..SEEDS {
         let mut trial = HostingTrial::create(seed);
@@ -15,13 +37,12 @@ fn trials_of_sound_servers_find_nothing_and_reach_what_they_are_for() {
         let count = |has: fn(&str) -> bool| trial.fleet.steps.iter().filter(|step| has(step)).count();
         deletions += count(|step| step.contains("deletion at") && step.ends_with("Ok(())"));
         refusals += count(|step| step.contains("is newer than"));
-        orders += count(|step| step.contains("from operator: Ok(None)"));
         rots += count(|step| step.contains("rot of Some"));
         starts += count(|step| step.contains("operations of the start of"));
         failures += count(|step| step.contains("Input/output error"));
         given_up += trial.fleet.observer.marks().get("tablet copy: given up").copied().unwrap_or_default();
     }
-    let reached = [deletions > 60, refusals > 5, orders > 0, rots > 0, failures > 2, given_up > 2];
-    assert_eq!(reached, [true; 6], "{deletions} {refusals} {orders} {rots} {failures} {given_up}");
+    let reached = [deletions > 60, refusals > 5, rots > 0, failures > 2, given_up > 2];
+    assert_eq!(reached, [true; 5], "{deletions} {refusals} {rots} {failures} {given_up}");
     assert!(starts > 2, "{starts}");
 }

@@ -230,6 +230,7 @@ impl ServingTrial {
             call(one),
             Duration::ZERO,
             call(other),
+            |_| {},
         );
         let shown = |reply: Result<WriteResponsePb, CallFailure>| {
             reply.map(|reply| reply.error.map(|error| text_of(&error.status)))

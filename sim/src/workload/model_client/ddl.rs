@@ -6,12 +6,7 @@ use std::time::Duration;
 use engine::time::Instant;
 use nyala_common::env::Env;
 use nyala_common::rpc::client::{CallOptions, RpcResponse};
-use nyala_proto::kudu::ColumnSchemaDeltaPb;
 use nyala_proto::kudu::consensus::{RunLeaderElectionRequestPb, RunLeaderElectionResponsePb};
-use nyala_proto::kudu::master::alter_table_request_pb::{
-    AddColumn, AddRangePartition, AlterColumn, DropColumn, DropRangePartition, RenameColumn, Step, StepType,
-    add_range_partition,
-};
 use nyala_proto::kudu::master::{
     AlterTableRequestPb, AlterTableResponsePb, CreateTableResponsePb, DeleteTableRequestPb,
     DeleteTableResponsePb, GetTableSchemaRequestPb, GetTableSchemaResponsePb, IsAlterTableDoneRequestPb,
@@ -22,9 +17,10 @@ use sim_plan::client_ops::TableStep;
 use sim_plan::tables::{ModelTable, RangeSpec};
 use sim_plan::{Fault, RandomStream};
 
+use super::alter_requests::alter_request;
 use super::{ModelClient, SETUP_CLIENT, TableState, table_settings};
 use crate::history::{CallOutcome, ClientRequest, Nanos};
-use crate::model::alter_draws::{self, AlterStep, Alteration};
+use crate::model::alter_draws;
 use crate::model::{Incarnation, TableSettings, TableVersion};
 use crate::oracle::Violation;
 use crate::wire::client::{CONSENSUS, CallFailure, PAUSE, table_of};
@@ -37,11 +33,6 @@ const TABLE_ALREADY_PRESENT: i32 = 4;
 /// More replicas than live tablet servers: servers that are down now may be back soon.
 const REPLICATION_FACTOR_TOO_HIGH: i32 = 8;
 const TABLE_SOFT_DELETED: i32 = 16;
-/// Features of masters.
-const RANGE_BOUNDS: u32 = 1;
-const ADD_DROP_RANGES: u32 = 2;
-const OWN_HASH: u32 = 8;
-const IMMUTABLE: u32 = 10;
 /// Percentage of alterations before which an invalid one is asked for.
 const REFUSED_PERCENT: u64 = 25;
 /// Percentage of alterations that also change owner, comment or extra configuration.
@@ -248,6 +239,7 @@ impl ModelClient {
             };
             let now = nanos(&self.env);
             let number = of_table.begin(alteration.name.clone(), alteration.table.clone(), now);
+            of_table.versions[number].dropped = alteration.dropped_ranges();
             (table, of_table.id.clone(), number, before, alteration)
         };
         let (mut request, features) = alter_request(&id, &before, &alteration);
@@ -530,89 +522,4 @@ pub(super) fn columns_fault(version: &TableVersion, found: &GetTableSchemaRespon
     let each = version.table.columns.iter().zip(&columns).enumerate();
     let mut wrong = each.map(|(at, (spec, pb))| (spec, schema::differences(spec, pb, at < keys)));
     wrong.find(|(_, what)| !what.is_empty()).map(|(spec, what)| format!("column {}: {what:?}", spec.name))
-}
-
-pub(super) fn alter_request(
-    id: &str,
-    before: &TableVersion,
-    alteration: &Alteration,
-) -> (AlterTableRequestPb, Vec<u32>) {
-    let mut features = BTreeSet::new();
-    let mut request = AlterTableRequestPb { table: table_of(id), ..Default::default() };
-    for step in &alteration.steps {
-        match step {
-            AlterStep::NameTable(name) => request.new_table_name = Some(name.clone()),
-            AlterStep::AddRange(range) | AlterStep::DropRange(range) => {
-                features.extend([RANGE_BOUNDS, ADD_DROP_RANGES]);
-                features.extend((!range.hash.is_empty()).then_some(OWN_HASH));
-                let keys = before.table.key_columns().len();
-                request.schema = Some(schema::columns(&before.table.columns, keys));
-                request.alter_schema_steps.push(range_step(step, &before.table));
-            }
-            AlterStep::Add(column) => {
-                features.extend(column.immutable.then_some(IMMUTABLE));
-                let schema = schema::new_column(column, false);
-                let add = Some(AddColumn { schema });
-                request.alter_schema_steps.push(Step { add_column: add, ..of_type(StepType::AddColumn) });
-            }
-            other => request.alter_schema_steps.push(column_step(other)),
-        }
-    }
-    (request, features.into_iter().collect())
-}
-
-fn of_type(kind: StepType) -> Step {
-    Step { r#type: Some(kind as i32), ..Default::default() }
-}
-
-fn column_step(step: &AlterStep) -> Step {
-    let delta = |name: &str, delta: ColumnSchemaDeltaPb| {
-        let delta = Some(ColumnSchemaDeltaPb { name: Some(name.to_string()), ..delta });
-        Step { alter_column: Some(AlterColumn { delta }), ..of_type(StepType::AlterColumn) }
-    };
-    match step {
-        AlterStep::Drop(name) => {
-            let drop = Some(DropColumn { name: name.clone() });
-            Step { drop_column: drop, ..of_type(StepType::DropColumn) }
-        }
-        AlterStep::Rename(old_name, new_name) => {
-            let rename = RenameColumn { old_name: old_name.clone(), new_name: new_name.clone() };
-            Step { rename_column: Some(rename), ..of_type(StepType::RenameColumn) }
-        }
-        AlterStep::Default(column, value) => {
-            let default_value = value.as_ref().and_then(|value| column.kind.cell(value)).map(Into::into);
-            let remove_default = value.is_none().then_some(true);
-            delta(&column.name, ColumnSchemaDeltaPb { default_value, remove_default, ..Default::default() })
-        }
-        AlterStep::Layout(name, encoding, compression) => delta(
-            name,
-            ColumnSchemaDeltaPb {
-                encoding: Some(schema::encoding_number(*encoding)),
-                compression: Some(schema::compression_number(*compression)),
-                ..Default::default()
-            },
-        ),
-        AlterStep::Add(_) | AlterStep::AddRange(_) | AlterStep::DropRange(_) | AlterStep::NameTable(_) => {
-            of_type(StepType::Unknown)
-        }
-    }
-}
-
-fn range_step(step: &AlterStep, table: &ModelTable) -> Step {
-    match step {
-        AlterStep::AddRange(range) => {
-            let own = (!range.hash.is_empty()).then(|| add_range_partition::CustomHashSchema {
-                hash_schema: schema::levels(table, &range.hash),
-            });
-            let range_bounds = Some(schema::range_bounds(table, &[range]));
-            let add = AddRangePartition { range_bounds, dimension_label: None, custom_hash_schema: own };
-            Step { add_range_partition: Some(add), ..of_type(StepType::AddRangePartition) }
-        }
-        AlterStep::DropRange(range) => {
-            let range_bounds = Some(schema::range_bounds(table, &[range]));
-            let drop = Some(DropRangePartition { range_bounds });
-            Step { drop_range_partition: drop, ..of_type(StepType::DropRangePartition) }
-        }
-        _ => of_type(StepType::Unknown),
-    }
 }

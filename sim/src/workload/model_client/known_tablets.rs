@@ -52,11 +52,17 @@ impl ModelClient {
         of_table.map(|(id, (_, bounds))| (id.clone(), bounds.clone())).collect()
     }
 
-    /// Returns true if every version of a table that may be in force at some time of a span has these bounds.
+    /// Returns true if every version of a table that may be in force at some time of a span has these bounds, and no
+    /// alteration of that time replaced their tablet by another one.
     fn is_in_table(&self, view: &View, bounds: &Bounds, during: RangeInclusive<Nanos>) -> bool {
-        let state = self.workload.state();
+        let (state, start) = (self.workload.state(), *during.start());
         let mut versions = state.model.incarnations[view.table].possible(during);
-        versions.all(|version| keys::tablet_bounds(&version.table).contains(bounds))
+        versions.all(|version| {
+            let drops = !version.dropped.is_empty() && version.known.is_none_or(|known| known >= start);
+            let dropped = || ModelTable { ranges: version.dropped.clone(), ..version.table.clone() };
+            let replaced = drops && keys::tablet_bounds(&dropped()).contains(bounds);
+            keys::tablet_bounds(&version.table).contains(bounds) && !replaced
+        })
     }
 
     /// Returns true if a tablet is one of the table's from a time until now.

@@ -15,6 +15,7 @@
 //!
 //! One alteration of a table is in flight at a time. One whose outcome stays unknown is the table's last.
 
+mod alter_requests;
 mod arrow_values;
 mod client_aggregates;
 mod client_columns;

@@ -7,7 +7,8 @@ use nyala_proto::kudu::master::AlterTableResponsePb;
 use sim_plan::RandomStream;
 
 use super::ModelClient;
-use super::ddl::{alter_request, ranges_ever, schema_fault};
+use super::alter_requests::alter_request;
+use super::ddl::{ranges_ever, schema_fault};
 use crate::model::TableVersion;
 use crate::model::alter_draws::{AlterStep, Alteration};
 use crate::model::invalid_draws::{self, InvalidAlteration};

@@ -1,0 +1,96 @@
+//! A client that writes much while other things happen.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use engine::sync::Mutex;
+use futures_util::future::join_all;
+use nyala_common::env::Env;
+use nyala_common::rpc::client::CallOptions;
+use nyala_proto::kudu::tserver::{WriteRequestPb, WriteResponsePb};
+
+use super::HostingTrial;
+use crate::trials::fleet::{CALL, OneCall};
+use crate::wire::client::{CallFailure, TSERVER};
+
+/// Interval between looks at the client.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// A client that writes.
+pub(super) struct BulkWrites {
+    is_ended: Arc<AtomicBool>,
+    written: Arc<Mutex<Option<usize>>>,
+}
+
+/// Order in which requests are sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum WriteOrder {
+    /// One after the other, with a pause after each.
+    Paced(Duration),
+    AtOnce,
+}
+
+impl HostingTrial {
+    /// Starts a client that sends requests of some rows to a server.
+    pub(super) fn start_writes(
+        &mut self,
+        server: usize,
+        (requests, rows): (usize, u64),
+        order: WriteOrder,
+    ) -> BulkWrites {
+        let requests = (0..requests).map(|_| self.write_request(rows));
+        let call = |request| OneCall { server, service: TSERVER, method: "Write", request };
+        let calls: Arc<Vec<OneCall<WriteRequestPb>>> = Arc::new(requests.map(call).collect());
+        let is_ended = Arc::new(AtomicBool::new(false));
+        let stopped = is_ended.clone();
+        let written = self.fleet.start_client(move |env| {
+            let (calls, stopped) = (calls.clone(), stopped.clone());
+            async move {
+                match order {
+                    WriteOrder::AtOnce => {
+                        let all = calls.iter().map(|call| write(env.clone(), call.clone()));
+                        join_all(all).await.into_iter().sum()
+                    }
+                    WriteOrder::Paced(pause) => write_paced(env, &calls, &stopped, pause).await,
+                }
+            }
+        });
+        BulkWrites { is_ended, written }
+    }
+
+    /// Ends the client after its next reply; returns the number of requests that were answered.
+    pub(super) fn end_writes(&mut self, writes: &BulkWrites) -> usize {
+        writes.is_ended.store(true, Ordering::Relaxed);
+        let mut waited = Duration::ZERO;
+        while writes.written.lock().is_none() && waited < CALL * 2 {
+            self.fleet.pass(LOOK);
+            waited += LOOK;
+        }
+        writes.written.lock().unwrap_or_default()
+    }
+}
+
+/// Sends requests one after the other, until the client is to end.
+async fn write_paced(
+    env: Env,
+    calls: &[OneCall<WriteRequestPb>],
+    stopped: &AtomicBool,
+    pause: Duration,
+) -> usize {
+    let mut written = 0;
+    for call in calls {
+        if stopped.load(Ordering::Relaxed) {
+            break;
+        }
+        written += write(env.clone(), call.clone()).await;
+        env.sleep(pause).await;
+    }
+    written
+}
+
+/// Returns 1 if a request is answered without an error.
+async fn write(env: Env, call: OneCall<WriteRequestPb>) -> usize {
+    let reply: Result<WriteResponsePb, CallFailure> = call.make(env, CallOptions::default()).await;
+    usize::from(reply.is_ok_and(|reply| reply.error.is_none()))
+}

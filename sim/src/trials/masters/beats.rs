@@ -1,0 +1,249 @@
+//! Heartbeats of a made-up tablet server to one master, as Kudu's servers send them.
+//!
+//! A master that has accepted a server must not forget it, and is sent reports while it leads.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use engine::ids::Uuid;
+use engine::sync::Mutex;
+use engine::time::Instant;
+use node::server::security::ServerIdentity;
+use nyala_common::env::Env;
+use nyala_common::rpc::client::{CallOptions, Proxy};
+use nyala_common::wire::schema::id_bytes;
+use nyala_proto::kudu::master::master_error_pb::Code;
+use nyala_proto::kudu::master::{
+    ReportedTabletPb, TabletReportPb, TsHeartbeatRequestPb, TsHeartbeatResponsePb, TsToMasterCommonPb,
+};
+use nyala_proto::kudu::tablet::{TabletDataState, TabletStatePb};
+use nyala_proto::kudu::{NodeInstancePb, ServerRegistrationPb};
+
+use super::known_master::Contact;
+use super::settings::{CALL, SERVICE, SETTLED, address, master};
+use super::state::State;
+use crate::wire::client::MASTER;
+use crate::workload::MASTER_PORT;
+
+/// Interval at which a server looks for changes to report.
+const LOOK: Duration = Duration::from_millis(100);
+
+pub(super) struct Beats {
+    env: Env,
+    state: Arc<Mutex<State>>,
+    server: usize,
+    life: i64,
+    id: Uuid,
+    master: usize,
+    proxy: Proxy,
+    identity: Arc<ServerIdentity>,
+    /// Life of the master that has accepted this server.
+    registered: bool,
+    leads: bool,
+    acknowledged: Option<u64>,
+    sequence: i32,
+}
+
+/// A heartbeat that was sent.
+struct SentBeat {
+    at: Instant,
+    /// Life of the master at that time.
+    to_life: u64,
+    registering: bool,
+    /// Last change in its report, if it has one, and tablets that this server led then.
+    report: Option<u64>,
+    led: Vec<Uuid>,
+}
+
+impl Beats {
+    pub(super) fn new(
+        env: Env,
+        state: Arc<Mutex<State>>,
+        (server, life): (usize, i64),
+        number: usize,
+        identity: Arc<ServerIdentity>,
+    ) -> Beats {
+        let target = format!("{}:{MASTER_PORT}", master(number));
+        let proxy = Proxy::new(env.clone(), target, identity.caller(SERVICE));
+        let id = state.lock().servers[server].id();
+        Beats {
+            env,
+            state,
+            server,
+            life,
+            id,
+            master: number,
+            proxy,
+            identity,
+            registered: false,
+            leads: true,
+            acknowledged: None,
+            sequence: 0,
+        }
+    }
+
+    pub(super) async fn run(mut self) {
+        loop {
+            self.beat().await;
+            self.wait().await;
+        }
+    }
+
+    /// Waits for the next heartbeat, or for a change that the leading master is to be told of.
+    async fn wait(&self) {
+        let began = self.env.now().mono;
+        loop {
+            self.env.sleep(LOOK).await;
+            let state = self.state.lock();
+            let (server, now) = (&state.servers[self.server], self.env.now().mono);
+            let has_news = self.leads && self.acknowledged.is_none_or(|known| known < server.last_change);
+            if now >= server.late_until && (has_news || now.since(began) >= server.interval) {
+                return;
+            }
+        }
+    }
+
+    async fn beat(&mut self) {
+        let (request, sent) = self.prepare();
+        let deadline = sent.at.after(CALL);
+        let options = CallOptions::default();
+        let reply = self.proxy.call(MASTER, "TSHeartbeat", &request, deadline, options).await;
+        match reply {
+            Ok(reply) => self.take(&sent, &reply.message),
+            Err(error) => {
+                self.leads = true;
+                let what =
+                    format!("a heartbeat of server {} to master {}: {error}", self.server, self.master);
+                self.state.lock().note(what);
+            }
+        }
+    }
+
+    fn prepare(&mut self) -> (TsHeartbeatRequestPb, SentBeat) {
+        let mut state = self.state.lock();
+        let (at, to_life) = (self.env.now().mono, state.masters[self.master].life);
+        let contacts = &mut state.masters[self.master].contacts;
+        contacts.entry(self.id).or_insert(Contact { sent: at, accepted: None }).sent = at;
+        let server = &state.servers[self.server];
+        let registering = !self.registered;
+        let report = self.leads.then(|| self.report(&state));
+        self.sequence += 1;
+        let led =
+            |tablet: &&Uuid| state.groups.get(tablet).is_some_and(|group| group.leader == Some(self.id));
+        let sent = SentBeat {
+            at,
+            to_life,
+            registering,
+            report: report.as_ref().map(|_| server.last_change),
+            led: server.replicas.keys().filter(led).copied().collect(),
+        };
+        let secure = self.identity.settings().is_some();
+        let registration =
+            ServerRegistrationPb { rpc_addresses: vec![address(self.server)], ..Default::default() };
+        let ts_instance = NodeInstancePb { permanent_uuid: id_bytes(&self.id), instance_seqno: self.life };
+        let request = TsHeartbeatRequestPb {
+            common: TsToMasterCommonPb { ts_instance },
+            registration: registering.then_some(registration),
+            tablet_report: report,
+            num_live_tablets: Some(server.replicas.len() as i32),
+            csr_der: self.identity.request().map(Into::into),
+            latest_tsk_seq_num: secure.then(|| self.identity.keyring.latest()),
+            ..Default::default()
+        };
+        (request, sent)
+    }
+
+    fn report(&self, state: &State) -> TabletReportPb {
+        let server = &state.servers[self.server];
+        let is_new = |at: &u64| self.acknowledged.is_none_or(|known| *at > known);
+        let ids = |of: &BTreeMap<Uuid, u64>| -> Vec<Uuid> {
+            of.iter().filter(|(_, at)| is_new(at)).map(|(id, _)| *id).collect()
+        };
+        let reported = |id: &Uuid| {
+            state.groups.get(id).map(|group| ReportedTabletPb {
+                tablet_id: id_bytes(id),
+                state: Some(TabletStatePb::Running as i32),
+                tablet_data_state: Some(TabletDataState::TabletDataReady as i32),
+                consensus_state: Some(group.state(self.id)),
+                error: None,
+                schema_version: Some(group.version),
+                stats: None,
+            })
+        };
+        let incremental = self.acknowledged.is_some();
+        let removed = if incremental { ids(&server.removed) } else { Vec::new() };
+        TabletReportPb {
+            is_incremental: incremental,
+            updated_tablets: ids(&server.replicas).iter().filter_map(reported).collect(),
+            removed_tablet_ids: removed.iter().map(id_bytes).collect(),
+            sequence_number: self.sequence,
+        }
+    }
+
+    fn take(&mut self, sent: &SentBeat, reply: &TsHeartbeatResponsePb) {
+        let state = self.state.clone();
+        let mut state = state.lock();
+        if let Some(error) = &reply.error {
+            self.registered = false;
+            // Only a master that has not opened its system tablet, or has just lost its leadership, refuses.
+            if error.code() != Code::CatalogManagerNotInitialized {
+                state.report(format!("master {} refuses server {}: {error:?}", self.master, self.server));
+            }
+            return;
+        }
+        let leads = reply.leader_master();
+        state.hear(self.master, sent.to_life, leads, self.env.now().mono);
+        self.take_credentials(&mut state, reply);
+        self.take_registration(&mut state, sent, reply);
+        if leads && sent.report.is_some() && !reply.needs_reregister() {
+            self.acknowledged = sent.report;
+            self.note_leaders(&mut state, sent);
+        }
+        if reply.needs_full_tablet_report() {
+            self.acknowledged = None;
+        }
+        self.leads = leads;
+    }
+
+    /// Takes certificates and token keys, which only the leading master sends.
+    fn take_credentials(&self, state: &mut State, reply: &TsHeartbeatResponsePb) {
+        let certified = || {
+            reply.ca_cert_der.iter().try_for_each(|der| self.identity.trust(der.to_vec()))?;
+            reply.signed_cert_der.iter().try_for_each(|der| self.identity.certify(der.to_vec()))
+        };
+        if let Err(error) = certified() {
+            state.report(format!("server {} cannot use its certificate: {error}", self.server));
+        }
+        self.identity.import_keys(&reply.tsks, self.env.now().wall);
+    }
+
+    /// Records that the master knows this server, or that it does not.
+    fn take_registration(&mut self, state: &mut State, sent: &SentBeat, reply: &TsHeartbeatResponsePb) {
+        self.registered = !reply.needs_reregister();
+        let of = &mut state.masters[self.master];
+        if of.life != sent.to_life {
+            return;
+        }
+        let Some(contact) = of.contacts.get_mut(&self.id) else { return };
+        let known = contact.accepted.filter(|(life, _, _)| *life == self.life);
+        if self.registered {
+            let first = known.map_or(sent.at, |(_, first, _)| first);
+            contact.accepted = Some((self.life, first, sent.at));
+        } else if !sent.registering && known.is_some_and(|(_, first, _)| sent.at.since(first) > SETTLED) {
+            let what = format!("master {} has forgotten server {}", self.master, self.server);
+            state.report(what);
+        }
+    }
+
+    /// Records that the leading master knows of the leaders that this server has reported.
+    fn note_leaders(&self, state: &mut State, sent: &SentBeat) {
+        let now_leads = state.leadership.filter(|of| (of.master, of.life) == (self.master, sent.to_life));
+        let Some(leadership) = now_leads else { return };
+        for tablet in &sent.led {
+            if let Some(group) = state.groups.get_mut(tablet) {
+                group.known_in.get_or_insert((leadership.number, self.env.now().mono));
+            }
+        }
+    }
+}

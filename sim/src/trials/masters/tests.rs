@@ -1,0 +1,31 @@
+//! Masters trials find nothing in sound masters and reach what they are for.
+
+use super::*;
+use crate::trials::reached::{self, Situation};
+
+const SITUATIONS: [Situation; 13] = [
+    ("a failover", &["leads"]),
+    ("a slow disk", &["times as slow"]),
+    ("a table that is created", &["creation of", "Done"]),
+    ("too few servers", &["creation of", "not enough live tablet servers"]),
+    ("a creation without a reply", &["creation of", "Unknown"]),
+    ("a user without a right", &["allowed false", "Unauthorized action"]),
+    ("a table that is renamed", &["renaming of", "Done"]),
+    ("a table that is dropped", &["deletion of", "Done"]),
+    ("a token that is accepted", &["a token, forged: false", "accepted"]),
+    ("a forged token", &["a token, forged: true"]),
+    ("a new server", &["loses its disks: true"]),
+    ("creations while a server is down", &["is down while tables are created"]),
+    ("a server that drains", &["drains by"]),
+];
+
+#[test]
+fn trials_of_sound_masters_find_nothing_and_reach_what_they_are_for() {
+    reached::check(6..=60, &SITUATIONS, |seed| {
+        let mut trial = MastersTrial::create(seed);
+        trial.run();
+        let mut state = trial.state.lock();
+        assert_eq!(state.found, None, "seed {seed}");
+        std::mem::take(&mut state.steps)
+    });
+}
