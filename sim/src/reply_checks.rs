@@ -42,8 +42,11 @@ fn conditions<'a>(plan: &Plan, injector: &'a FaultInjector) -> availability::Con
     }
 }
 
-fn conditions_of_creations<'a>(plan: &Plan, injector: &'a FaultInjector) -> creations::Conditions<'a> {
-    creations::Conditions {
+fn conditions_of_creations<'a>(
+    plan: &Plan,
+    injector: &'a FaultInjector,
+) -> creations::CreationConditions<'a> {
+    creations::CreationConditions {
         disturbances: injector.disturbances(),
         began: BOOTED.as_nanos() as u64,
         boot: cluster::boot_time(plan),

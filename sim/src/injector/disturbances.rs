@@ -6,6 +6,9 @@ use std::time::Duration;
 use sim_plan::faults::FaultKind;
 use sim_plan::{Fault, Host};
 
+/// Kind of the disturbance by a server that does not run.
+pub const DOWN: &str = "down";
+
 /// A span in which something is wrong with some hosts.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Disturbance {

@@ -23,7 +23,7 @@ use crate::net::call_cuts::CallCutId;
 use crate::trigger::{ArmedTrigger, EIO, TriggerAction};
 use crate::world::{BOOTED, LinkRule, LinkRuleId, World};
 use cut_links::CutLinks;
-use disturbances::{Disturbance, Disturbances};
+use disturbances::{DOWN, Disturbance, Disturbances};
 use sim_plan::RandomStream;
 use sim_plan::faults::HostDir;
 use sim_plan::{Fault, FaultKind, FinalRestart, Host, Plan};
@@ -33,8 +33,6 @@ const SUPERVISOR_PAUSE: Duration = Duration::from_millis(500);
 /// Interval at which the operator checks if a server must be restarted, once faults of its disks have begun: a fault
 /// may wait long for the operation that it hits.
 const OPERATOR_PAUSE: Duration = Duration::from_secs(2);
-/// Kind of a disturbance: the process is not running.
-pub const DOWN: &str = "down";
 /// Kind of a disturbance: clients and jobs ask more of a server's devices than they can do.
 const OVERLOAD: &str = "overload";
 /// Free bytes of a disk that is not full.

@@ -346,7 +346,7 @@ mod tests {
         assert_eq!(judged_calmly(make(Error::not_found("no such table"))), 1);
     }
 
-    /// Judges an operation of a run with fast devices, a network without losses and one master.
+    /// Checks an operation of a run with fast devices, a network without losses and one master.
     fn judged_calmly(operation: HistoryOp) -> usize {
         let mut plan = Plan::generate(1, FaultProfile::Calm, PlanSize::Smoke);
         plan.faults.clear();

@@ -13,8 +13,7 @@ use engine::error::ErrorKind;
 
 use super::{OracleReport, Violation};
 use crate::history::{CallError, CallOutcome, ClientRequest, HistoryOp, Nanos};
-use crate::injector::DOWN;
-use crate::injector::disturbances::Disturbance;
+use crate::injector::disturbances::{DOWN, Disturbance};
 use sim_plan::Host;
 
 /// Name of this oracle.
@@ -25,8 +24,8 @@ pub const TOO_FEW: &str = "not enough live tablet servers";
 /// Time without a heartbeat after which masters take a server for lost.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// Conditions under which a master may know too few servers.
-pub struct Conditions<'a> {
+/// CreationConditions under which a master may know too few servers.
+pub struct CreationConditions<'a> {
     pub disturbances: &'a [Disturbance],
     /// The clients' monotonic clock when the run began.
     pub began: Nanos,
@@ -39,7 +38,7 @@ pub struct Conditions<'a> {
 }
 
 /// Reports creations that were refused though enough servers were known.
-pub fn check(operations: &[HistoryOp], conditions: &Conditions<'_>, report: &mut OracleReport) {
+pub fn check(operations: &[HistoryOp], conditions: &CreationConditions<'_>, report: &mut OracleReport) {
     let excuses = conditions.excuses();
     for operation in operations.iter().filter(|operation| is_creation(operation)) {
         report.checked += 1;
@@ -68,7 +67,7 @@ fn is_refused(operation: &HistoryOp) -> bool {
     }
 }
 
-impl Conditions<'_> {
+impl CreationConditions<'_> {
     fn last_attempt(&self, operation: &HistoryOp) -> Option<(Duration, Duration)> {
         let to = Duration::from_nanos(operation.returned?.saturating_sub(self.began));
         Some((to.saturating_sub(self.attempt), to))
@@ -137,7 +136,7 @@ mod tests {
             outcome: CallOutcome::Unknown(error.into()),
         };
         let (began, boot, registration, attempt) = (BEGAN, at(2), at(5), at(1));
-        let conditions = Conditions { disturbances, began, boot, registration, attempt };
+        let conditions = CreationConditions { disturbances, began, boot, registration, attempt };
         let mut report = OracleReport::default();
         check(&[operation], &conditions, &mut report);
         report.violations.len()

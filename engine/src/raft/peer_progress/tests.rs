@@ -306,8 +306,8 @@ fn a_learner_that_log_gc_overtook_during_its_copy_is_caught_up_after_it() {
     peer.on_replica_missing();
     peer.copy_begun(true, Instant(5), &options);
     peer.retry_at = Instant(0);
-    assert_eq!(next(&mut peer, &log).1, [0]);
-    peer.on_entries_gced(0, &log);
+    assert_eq!(next(&mut peer, &log).1, [1]);
+    peer.on_entries_gced(1, &log);
     assert!(peer.unrecoverable, "until its copy is complete");
     peer.accepted(&response(OpId::MIN, OpId::MIN, 0, false), &log);
     assert!(peer.unrecoverable, "it has nothing yet");

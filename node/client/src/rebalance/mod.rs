@@ -170,8 +170,8 @@ impl Client {
     }
 }
 
-/// Returns true if another server was heard later at the same address: one that lost its disks comes back as another
-/// server, which would reply in the place of the old one.
+/// Returns true if a later heartbeat came from another server at the same address: one that lost its disks comes back
+/// as another server, which would reply in the place of the old one.
 fn is_succeeded(server: &ServerInfo, all: &[ServerInfo]) -> bool {
     let is_there = |other: &&ServerInfo| (&other.host, other.port) == (&server.host, server.port);
     let mut there = all.iter().filter(|other| other.id != server.id).filter(is_there);

@@ -27,8 +27,7 @@ use engine::error::ErrorKind;
 
 use super::{OracleReport, Violation};
 use crate::history::{CallError, CallOutcome, ClientNo, ClientRequest, HistoryOp, Nanos};
-use crate::injector::DOWN;
-use crate::injector::disturbances::Disturbance;
+use crate::injector::disturbances::{DOWN, Disturbance};
 use crate::model::{Incarnation, TableVersion};
 use crate::model_oracle::{ReadOutcome, TableCall, TableEvent, WriteOutcome};
 use sim_plan::{FaultKind, Host};

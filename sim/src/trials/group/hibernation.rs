@@ -1,5 +1,5 @@
-//! Hibernation: what a replica says need not wake it may be given to it later, so it changes nothing but clocks. Here it
-//! is given at once, and must have no effect.
+//! Hibernation: what a replica says need not wake it may be given to it later, so it changes nothing but clocks. Here
+//! it is given at once, and must have no effect.
 
 use engine::raft::interface::UpdateRequest;
 use engine::raft::{Hibernation, RaftEvent, RaftReply};

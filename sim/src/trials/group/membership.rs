@@ -4,10 +4,7 @@
 use std::collections::BTreeMap;
 
 use engine::ids::PeerId;
-use engine::raft::{ConfigChangePart, MemberKind, RaftConfig, kind};
-use engine::wal::ReplicateEntry;
-
-use super::GroupTrial;
+use engine::raft::{ConfigChangePart, MemberKind, RaftConfig};
 
 /// A member's kind and marks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +49,7 @@ impl Membership {
     }
 
     /// Takes over the next committed configuration; returns what is wrong with it.
-    fn commit(&mut self, next: &RaftConfig) -> Option<String> {
+    pub(super) fn commit(&mut self, next: &RaftConfig) -> Option<String> {
         let next = members_of(next);
         let is_ordered = self.orders.iter().any(|part| self.after(part) == next);
         let is_promoted = self.members.keys().any(|id| self.promoted(*id).is_some_and(|after| after == next));
@@ -91,20 +88,6 @@ impl Membership {
         let mut members = self.members.clone();
         members.insert(id, Member { replace: learner.replace, ..VOTER });
         Some(members)
-    }
-}
-
-impl GroupTrial {
-    /// Compares the members of a committed configuration with the orders.
-    pub(super) fn check_membership(&mut self, entry: &ReplicateEntry) {
-        if entry.kind != kind::CONFIG {
-            return;
-        }
-        let wrong = match RaftConfig::decode(&entry.payload) {
-            Ok(config) => self.membership.commit(&config),
-            Err(error) => Some(error.to_string()),
-        };
-        self.report(wrong.map(|wrong| format!("{}: {wrong}", entry.op)));
     }
 }
 

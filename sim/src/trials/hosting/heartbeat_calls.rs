@@ -20,7 +20,7 @@ use crate::trials::fleet::host;
 use crate::wire::client::CONSENSUS;
 use crate::world::World;
 
-/// Time for which the device of the follower's log stands still: longer than a call waits.
+/// Time for which the device of the follower's log stalls: longer than a call waits.
 const STALLED: Duration = Duration::from_secs(4);
 /// Most updates of a call besides that of the slow replica.
 const OTHERS_MAX: u64 = 5;
@@ -32,7 +32,7 @@ enum Beat {
     Unknown(u8),
     /// Of a leader of long ago.
     Stale,
-    /// What the leader sends to a replica that waits for its log.
+    /// Of the leader, to a replica that waits for its log.
     Slow,
 }
 

@@ -53,8 +53,8 @@ impl HostingTrial {
         machine.set_memory_bytes(PLENTY);
     }
 
-    /// Returns a limit that a server is far below, with the call that brings an operation of these rows, and that has no
-    /// space for the operation itself.
+    /// Returns a limit that a server is far below, with the call that brings an operation of these rows, and that has
+    /// no space for the operation itself.
     fn little_memory(&self, server: usize, rows: &[RowWrite]) -> Option<u64> {
         let replica = self.replica(server)?;
         let Op::Write(write) = shape::write_op(&self.table, &self.schema, rows) else { return None };

@@ -21,9 +21,9 @@ const ROWS: u64 = 14;
 /// Factors by which the devices of the sink are slower, and pauses of the client in milliseconds.
 const SLOWNESS: [u32; 3] = [20, 80, 80];
 const PAUSES: [u64; 3] = [1, 8, 20];
-/// Interval between looks, and their numbers: those for which the sink is slow, less than a source keeps its log; those
-/// after which a learner is lost that its leader calls so, as that may not yet know of the copy; and those until which it
-/// must be a voter.
+/// Interval between looks, and their numbers: those for which the sink is slow, less than a source keeps its log;
+/// those after which a learner is lost that its leader calls so, as that may not yet know of the copy; and those until
+/// which it must be a voter.
 const LOOK: Duration = Duration::from_millis(10);
 const SLOW_LOOKS: u32 = 1_200;
 const LOST_LOOKS: u32 = 1_000;

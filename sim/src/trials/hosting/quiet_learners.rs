@@ -1,5 +1,5 @@
 //! Learners of a quiet group that get their mark for promotion late. Nothing else happens then, and they must become
-//! voters all the same.
+//! voters.
 
 use std::time::Duration;
 

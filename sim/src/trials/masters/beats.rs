@@ -90,7 +90,7 @@ impl Beats {
         }
     }
 
-    /// Waits for the next heartbeat, or for a change that the leading master is to be told of.
+    /// Waits for the next heartbeat, or for a change to report to the leading master.
     async fn wait(&self) {
         let began = self.env.now().mono;
         loop {

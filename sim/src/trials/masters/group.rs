@@ -42,7 +42,7 @@ pub(super) struct Group {
     pub(super) requested: Instant,
     /// Version of the schema.
     pub(super) version: u32,
-    /// Leadership of masters that was told of a leader, and since when, once one was.
+    /// Leadership of masters to which a leader was reported, and since when, once one was.
     pub(super) known_in: Option<(u64, Instant)>,
 }
 

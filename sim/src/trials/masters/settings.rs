@@ -15,7 +15,7 @@ use crate::world::BOOTED;
 
 pub(super) const MASTERS: usize = 3;
 pub(super) const SERVERS: usize = 5;
-/// Locations of the servers: no one needs to have two of three replicas.
+/// Locations of the servers: none needs to have two of three replicas.
 const LOCATIONS: [&str; SERVERS] = ["/a", "/a", "/b", "/b", "/c"];
 /// Identities that a server may have, one after another: each of them has its location.
 pub(super) const IDENTITIES: u8 = 5;

@@ -25,7 +25,7 @@ pub(super) struct Leadership {
     pub(super) number: u64,
     pub(super) master: usize,
     pub(super) life: u64,
-    /// Time of the first reply that told of it.
+    /// Time of the first reply that reported it.
     pub(super) since: Instant,
 }
 
@@ -101,7 +101,7 @@ impl State {
         self.ended || self.found.is_some()
     }
 
-    /// Takes what a master's reply tells of its leadership.
+    /// Takes what a master's reply reports of its leadership.
     pub(super) fn hear(&mut self, master: usize, life: u64, leads: bool, now: Instant) {
         let same = self.leadership.is_some_and(|of| (of.master, of.life) == (master, life));
         if leads && !same {
@@ -113,7 +113,7 @@ impl State {
         }
     }
 
-    /// Returns true if a master that leads can have stored no new key for so long that none of them signs any more.
+    /// Returns true if a master that leads can have stored no new key until none of them signs any more.
     pub(super) fn may_lack_keys(&self, master: usize, now: Instant) -> bool {
         now < self.minority_until.max(self.masters[master].cut_off_until).after(WITHOUT_KEYS)
     }

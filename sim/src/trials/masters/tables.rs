@@ -39,7 +39,7 @@ pub(super) struct Tables {
 }
 
 impl Tables {
-    /// Takes a table that a master has told of.
+    /// Takes a table that a master has reported.
     pub(super) fn take(&mut self, id: String, name: &str) {
         self.doubtful.remove(name);
         if let Some(of) = self.requested.get(name).cloned() {

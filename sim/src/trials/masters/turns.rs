@@ -89,8 +89,8 @@ impl State {
         false
     }
 
-    /// Reports a first member without a replica to which the master that was told of the tablet's first leader owes it:
-    /// that master has led since before, and the server has been there for some time.
+    /// Reports a first member without a replica that is owed by the master to which the tablet's first leader was
+    /// reported: that master has led since before, and the server has been there for some time.
     fn check_created(&mut self, id: &Uuid, group: &Group, now: Instant) {
         let Some((leadership, since)) = self.leadership.zip(group.known_in) else { return };
         // A leader of masters that loads a tablet does not know who never had a replica.

@@ -10,7 +10,7 @@ use crate::trials::scans;
 
 /// Drawn scans after each step.
 const SCANS: u64 = 5;
-/// Percentage of looks after which a scan is opened if none is open, and most blocks that are read at a look.
+/// Percentage of looks without an open scan at which one is opened, and most blocks that are read at a look.
 const OPEN_PERCENT: u64 = 25;
 const BLOCKS_MAX: u64 = 3;
 

@@ -18,7 +18,7 @@ const WRITES: usize = 5;
 const FLUSHED: Duration = Duration::from_millis(1_500);
 /// Mark of a job that fails before its superblock, after which its files are removed.
 const FAILED: &str = "job: failed before its superblock";
-/// Time between two looks at files: those of a job in progress are not there for so long.
+/// Time between two looks at files: those of a job in progress are gone by then.
 const LOOK: Duration = Duration::from_secs(2);
 
 impl HostedTrial {
