@@ -87,11 +87,14 @@ pub fn create_dir_durably(disk: &dyn Disk, dir: &str) -> io::Result<()> {
     Ok(())
 }
 
+/// End of the name of an interrupted replacement; see [`replace_file`].
+pub(crate) const TMP: &str = ".tmp";
+
 /// Replaces the file `path` atomically by one that holds `bytes`, durably when this returns.
 ///
-/// A crash may leave a file `path` with `.tmp` appended; the next call overwrites it.
+/// A crash or a failure may leave a file `path` with `.tmp` appended; the next call overwrites it.
 pub fn replace_file(disk: &dyn Disk, path: &str, bytes: &[u8]) -> io::Result<()> {
-    let tmp = format!("{path}.tmp");
+    let tmp = format!("{path}{TMP}");
     match disk.remove(&tmp) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}

@@ -4,12 +4,16 @@
 //! file succeeds without writing: the next power cut then leaves a hole. So a failed sync leaves a file beside the
 //! segments, and opening the log rewrites the last segment into another file. The record need not be durable: it is
 //! lost together with the cache, and then reads come from the device.
+//!
+//! A device that fails may fail the record, too. So opening the log first asks the kernel to drop what no batch calls
+//! synced from the cache: what the device does not have is a torn tail then, as after a power cut.
 
 use std::io;
 use std::sync::Arc;
 
+use super::batch_reader::BatchReader;
 use super::segment::{Segment, sync_dir};
-use crate::disk::{self, Disk};
+use crate::disk::{self, Disk, DiskFile};
 use crate::error::{Error, Result};
 
 /// Name of the record of a failed sync.
@@ -26,10 +30,32 @@ pub(super) fn note(disk: &dyn Disk, dir: &str, error: Error) -> Error {
         Ok(_) => error,
         Err(noted) if noted.kind() == io::ErrorKind::AlreadyExists => error,
         Err(failed) => error.context(format_args!(
-            "{} cannot be written ({failed}), so do not trust this log after a restart of the process alone",
+            "{} cannot be written ({failed}), so a restarted process reads the end of this log from the device alone",
             path(dir)
         )),
     }
+}
+
+/// Lets the end of the last segment be read from the device, unless a record says that the cache has more. The first
+/// batch of the segment with this sequence is at `start`.
+pub(super) fn read_end_from_device(
+    disk: &dyn Disk,
+    dir: &str,
+    file: &dyn DiskFile,
+    sequence: u64,
+    start: u64,
+) -> io::Result<()> {
+    match disk.open(&path(dir)) {
+        Ok(_) => return Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
+        Err(error) => return Err(error),
+    }
+    let end = file.len()?;
+    let synced = BatchReader::new(file, sequence, start, end).synced_mark()?.max(start);
+    if synced < end {
+        file.will_verify(synced, end - synced);
+    }
+    Ok(())
 }
 
 /// Makes the replayed data of the last segment, at `segment_path`, durable.

@@ -45,6 +45,7 @@ pub(super) fn open(
     check_joined(dir, &sequences)?;
     let voids = Truncations::read(&**disk, dir)?;
     let mut recovery = LogRecovery {
+        disk: &**disk,
         dir,
         voids: &voids,
         replay,
@@ -117,6 +118,7 @@ fn check_joined(dir: &str, sequences: &[u64]) -> Result<()> {
 
 /// State of a log recovery.
 struct LogRecovery<'a> {
+    disk: &'a dyn Disk,
     dir: &'a str,
     voids: &'a Truncations,
     replay: &'a mut dyn FnMut(LogEntry) -> Result<()>,
@@ -140,6 +142,10 @@ impl LogRecovery<'_> {
         let mut segment = Segment { sequence, file, bytes: len, header_bytes, format, base, max_index: 0 };
         let file = segment.file.clone();
         let mut reader = BatchReader::new(&*file, sequence, header_bytes, len);
+        if last {
+            failed_sync::read_end_from_device(self.disk, self.dir, &*file, sequence, header_bytes)
+                .map_err(io)?;
+        }
         loop {
             let offset = reader.offset();
             match reader.next().map_err(io)? {

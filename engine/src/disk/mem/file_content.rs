@@ -133,6 +133,17 @@ impl FileContent {
         }
     }
 
+    /// Drops clean bytes of a range from the cache: what a failed sync left there alone reads as zeros then.
+    pub(super) fn drop_clean(&mut self, range: Range<u64>) {
+        for phantom in std::mem::take(&mut self.phantom) {
+            let within = range.start <= phantom.start as u64 && phantom.end as u64 <= range.end;
+            match within {
+                true => self.live[phantom].fill(0),
+                false => self.phantom.push(phantom),
+            }
+        }
+    }
+
     pub(super) fn flip_bit(&mut self, offset: u64) -> io::Result<()> {
         let index = usize::try_from(offset).ok();
         let byte = index.and_then(|index| self.live.get_mut(index)).ok_or(Errno::INVAL)?;

@@ -491,6 +491,10 @@ impl DiskFile for MemFile {
         Ok(())
     }
 
+    fn will_verify(&self, offset: u64, len: u64) {
+        content(&self.content).drop_clean(offset..offset + len);
+    }
+
     fn reserve(&self, bytes: u64) -> io::Result<()> {
         let mut state = self.begin_simple(DiskOpKind::Other, 0)?;
         if bytes > state.free {
