@@ -125,10 +125,19 @@ pub struct ClientConnection {
 struct Calls {
     next_id: i32,
     waiting: BTreeMap<i32, oneshot::Sender<RawResponse>>,
-    /// Start of the current time without a byte from the server while calls wait.
+    /// Time of the last byte from the server, or of the first call after it.
     silent_since: Instant,
+    /// True if a call has timed out since the last byte from the server.
+    has_timed_out: bool,
     /// Reason why the connection accepts no more calls.
     end_reason: Option<String>,
+}
+
+impl Calls {
+    /// Notes that bytes came from the server.
+    fn end_silence(&mut self, now: Instant) {
+        (self.silent_since, self.has_timed_out) = (now, false);
+    }
 }
 
 impl ClientConnection {
@@ -255,7 +264,7 @@ impl ClientConnection {
         match self.env.timeout(left, reply).await {
             Some(response) => decode(method, response.unwrap_or_else(|_| Err(connection_lost(method)))?),
             None => {
-                self.close_if_idle();
+                self.on_timeout();
                 Err(RpcError::TimedOut { message: format!("{method}: no response in time"), sent: true })
             }
         }
@@ -279,7 +288,8 @@ impl ClientConnection {
             }
             header.call_id = calls.next_id;
             calls.next_id = if calls.next_id == i32::MAX { 0 } else { calls.next_id + 1 };
-            if calls.waiting.is_empty() {
+            // After a timeout the silence continues: a caller of one call at a time may have short timeouts.
+            if calls.waiting.is_empty() && !calls.has_timed_out {
                 calls.silent_since = self.env.now().mono;
             }
             calls.waiting.insert(header.call_id, reply);
@@ -293,9 +303,14 @@ impl ClientConnection {
         Ok((header.call_id, response))
     }
 
-    fn close_if_idle(&self) {
+    /// Closes the connection if the server has been silent for long.
+    fn on_timeout(&self) {
         let now = self.env.now().mono;
-        let silent = now.since(self.calls().silent_since);
+        let silent = {
+            let mut calls = self.calls();
+            calls.has_timed_out = true;
+            now.since(calls.silent_since)
+        };
         if silent >= SILENCE_MAX {
             self.close(&format!("the server was silent for {} ms", silent.as_millis()));
         }
@@ -303,7 +318,7 @@ impl ClientConnection {
 
     /// Notes that the server is not silent: a large response may take long on a slow link.
     fn on_partial_frame(&self) {
-        self.calls().silent_since = self.env.now().mono;
+        self.calls().end_silence(self.env.now().mono);
     }
 
     fn on_frame(&self, frame: Frame) -> Result<(), String> {
@@ -318,7 +333,7 @@ impl ClientConnection {
         let shutting_down = matches!(&response, Err(RpcError::Remote { code, .. }) if *code == SHUTTING_DOWN);
         let (waiting, idle) = {
             let mut calls = self.calls();
-            calls.silent_since = self.env.now().mono;
+            calls.end_silence(self.env.now().mono);
             if shutting_down {
                 calls.end_reason.get_or_insert_with(|| "the server is shutting down".to_string());
             }

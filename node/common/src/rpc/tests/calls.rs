@@ -327,6 +327,26 @@ async fn a_timed_out_call_is_dropped_and_a_silent_connection_closed() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn silence_lasts_over_calls_that_follow_each_other() {
+    let world = World::new(RpcConfig::default()).await;
+    let connection = world.connect().await;
+    let is_open_after_timeout = || async {
+        let held = world.begin(&connection, "Hold", "", 1_100, CallOptions::default()).await;
+        let timed_out = held.expect("a reply").expect_err("held");
+        assert!(matches!(timed_out, RpcError::TimedOut { sent: true, .. }), "{timed_out}");
+        connection.is_open()
+    };
+    for _ in 0..2 {
+        assert!(is_open_after_timeout().await, "silent for less than 3 s");
+    }
+    world.echo.gate.open(2);
+    world.settle().await;
+    for open in [true, true, false] {
+        assert_eq!(is_open_after_timeout().await, open, "late replies have ended the first silence");
+    }
+}
+
 /// Accepts one connection and passes its bytes on to `to`, those of the server a few at a time.
 async fn relay_slowly(env: Env, mut listener: Box<dyn Listener>, to: SocketAddr) {
     let (client, _) = listener.accept().await.expect("a client");
