@@ -4,13 +4,11 @@ use std::collections::BTreeMap;
 
 use engine::catalog::{
     Catalog, CatalogCommand, CatalogConfig, CatalogEffects, CatalogEvent, ConsensusState, CreateTable,
-    EventReply, EventResult, Heartbeat, ReplicaState, ReportedDataState, ReportedTablet, RequestedColumn,
-    SystemRowKey, SystemRowWrite, TableRef, TabletReport, TserverRegistration,
+    EventReply, EventResult, Heartbeat, ReportedTablet, SystemRowKey, SystemRowWrite, TableRef, TabletReport,
+    TserverRegistration,
 };
 use engine::ids::TabletId;
-use engine::schema::{ColumnSchema, DataType};
-use engine::time::{ClockReading, Instant, WallTime};
-use engine_testkit::catalog_script::{address, peer, server};
+use engine_testkit::catalog_script::{address, column, peer, reading, server, words};
 
 const MIB: usize = 1 << 20;
 /// Bytes of an operation that holds changes which do not belong together.
@@ -25,11 +23,6 @@ struct World {
 
 fn config() -> CatalogConfig {
     CatalogConfig { replicas_default: 1, ..CatalogConfig::default() }
-}
-
-fn reading(seconds: u64) -> ClockReading {
-    let micros = 1_600_000_000_000_000 + seconds * 1_000_000;
-    ClockReading { mono: Instant(seconds * 1_000_000_000), wall: WallTime { micros, error_micros: 0 } }
 }
 
 fn stored_bytes(writes: &[SystemRowWrite]) -> usize {
@@ -83,10 +76,9 @@ impl World {
     }
 
     fn create(&mut self, number: usize) -> Vec<usize> {
-        let column = ColumnSchema::new(0, "k", DataType::Int32);
         self.command(CatalogCommand::Create(Box::new(CreateTable {
             name: format!("t{number}"),
-            columns: vec![RequestedColumn { column, is_key: true, has_id: false }],
+            columns: vec![column(&words("k int32 key"), 0)],
             dimension_label: Some("l".repeat(MIB)),
             ..CreateTable::default()
         })))
@@ -109,17 +101,7 @@ impl World {
     fn report(&mut self, term: i64) -> (Vec<usize>, Vec<EventReply>) {
         let peers = vec![peer("a")];
         let consensus = ConsensusState { term, leader: Some(server("a")), config_index: -1, peers };
-        let replica = |tablet: TabletId| ReportedTablet {
-            tablet,
-            state: ReplicaState::Running,
-            data: ReportedDataState::Ready,
-            consensus: Some(consensus.clone()),
-            config_term: None,
-            error: None,
-            schema_version: Some(0),
-            stats: None,
-            health: BTreeMap::new(),
-        };
+        let replica = |tablet: TabletId| ReportedTablet::running(tablet, consensus.clone());
         let updated = self.tablets().into_iter().map(replica).collect();
         let report = Some(TabletReport { updated, ..TabletReport::default() });
         self.beat(Heartbeat { report, ..Heartbeat::of(server("a"), 1) })

@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use engine::catalog::{
     AlterStep, AlterTable, Catalog, CatalogCommand, CatalogConfig, CatalogEffects, CatalogEvent, ColumnRef,
-    ConsensusState, CreateTable, EventResult, Heartbeat, HostPort, RangeOps, ReplicaState, ReportedDataState,
-    ReportedTablet, RequestedColumn, RequestedHash, RequestedPartitioning, SystemRowKey, TableRef,
-    TabletLifecycle, TabletReport, TaskKind, TserverCall, TserverRegistration, TserverRequest,
+    ConsensusState, CreateTable, EventResult, Heartbeat, HostPort, RangeOps, ReportedTablet, RequestedColumn,
+    RequestedHash, RequestedPartitioning, SystemRowKey, TableRef, TabletLifecycle, TabletReport, TaskKind,
+    TserverCall, TserverRegistration, TserverRequest,
 };
 use engine::error::Error;
 use engine::ids::{TabletId, Uuid};
 use engine::schema::{ColumnSchema, DataType};
-use engine::time::{ClockReading, Instant, WallTime};
+use engine_testkit::catalog_script::reading;
 use proptest::prelude::*;
 
 /// A step of the test.
@@ -148,7 +148,7 @@ fn alter(name: u8, step: AlterStep) -> CatalogCommand {
 impl World {
     fn new() -> World {
         let mut world = World {
-            catalog: Catalog::load(config(), [1, 2], now(0), []).expect("nothing to load"),
+            catalog: Catalog::load(config(), [1, 2], reading(0), []).expect("nothing to load"),
             rows: BTreeMap::new(),
             servers: vec![Server::default(), Server::default()],
             seconds: 0,
@@ -161,7 +161,7 @@ impl World {
 
     fn step(&mut self, event: CatalogEvent) -> Option<EventResult> {
         let mut out = CatalogEffects::default();
-        self.catalog.step(now(self.seconds), event, &mut out);
+        self.catalog.step(reading(self.seconds), event, &mut out);
         for write in out.writes {
             match write.metadata {
                 Some(metadata) => self.rows.insert(write.key, metadata),
@@ -270,15 +270,8 @@ impl World {
             ConsensusState { term: 1, leader: Some(id), config_index: -1, peers: peers.unwrap_or_default() }
         };
         let updated = self.servers[server as usize].tablets.iter().map(|(tablet, version)| ReportedTablet {
-            tablet: *tablet,
-            state: ReplicaState::Running,
-            data: ReportedDataState::Ready,
-            consensus: Some(consensus(tablet)),
-            config_term: None,
-            error: None,
             schema_version: Some(*version),
-            stats: None,
-            health: BTreeMap::new(),
+            ..ReportedTablet::running(*tablet, consensus(tablet))
         });
         let updated = updated.collect();
         let rpc = vec![HostPort { host: format!("s{server}"), port: 7050 }];
@@ -302,7 +295,7 @@ impl World {
     fn reloaded(&self) -> Catalog {
         let rows: Vec<(SystemRowKey, Vec<u8>)> = self.rows.clone().into_iter().collect();
         let seed = [100 + self.restarts, 7];
-        Catalog::load(config(), seed, now(self.seconds), rows).expect("the stored rows")
+        Catalog::load(config(), seed, reading(self.seconds), rows).expect("the stored rows")
     }
 
     /// Checks that the stored rows equal the catalog's state.
@@ -346,11 +339,6 @@ impl World {
         have.sort();
         assert_eq!(have, wanted, "servers hold exactly the live tablets");
     }
-}
-
-fn now(seconds: u64) -> ClockReading {
-    let micros = 1_600_000_000_000_000 + seconds * 1_000_000;
-    ClockReading { mono: Instant(seconds * 1_000_000_000), wall: WallTime { micros, error_micros: 0 } }
 }
 
 /// Formats all state of tables and tablets that must survive a restart.

@@ -276,7 +276,7 @@ fn clean_up(disk: &MemDisk, k: u64) {
     tombstone::remove_stray_metadata(disk, disk, &known).unwrap();
     let logs = tombstone::remove_stray_logs(disk, &known).unwrap();
     assert_eq!(logs.kept, [], "power cut at {k}");
-    for dir in ["data", "wals"] {
+    for dir in ["data", "wals", "tablet-meta"] {
         let names = disk.list(dir).unwrap_or_default();
         assert!(names.len() <= alive, "power cut at {k}: {names:?} in {dir}");
     }
@@ -292,6 +292,24 @@ fn a_log_with_operations_survives_the_loss_of_its_superblock() {
     world.open = None;
     let found = tombstone::remove_stray_logs(&world.disk, &[]).unwrap();
     assert_eq!((found.removed, found.kept), (0, vec![world::TABLET]));
+    assert_eq!(world.reopen(), Ok(()));
+}
+
+/// Its tablet may be deleted before another replacement overwrites it.
+#[test]
+fn an_interrupted_replacement_of_a_superblock_is_removed_at_the_start() {
+    let mut world = World::new(1, TabletConfig::tiny());
+    world.create(plain_schema()).unwrap();
+    world.open = None;
+    let superblock = Superblock::load(&world.disk, world::TABLET).unwrap();
+    world.disk.fail_nth(DiskOpKind::Append, 1, EIO);
+    superblock.store(&world.disk).expect_err("the device fails");
+    world.disk.end_faults();
+    let names = |world: &World| world.disk.list("tablet-meta").unwrap();
+    let own = world::TABLET.to_string();
+    assert_eq!(names(&world), [own.clone(), format!("{own}.tmp")]);
+    clean_up(&world.disk, 0);
+    assert_eq!(names(&world), [own]);
     assert_eq!(world.reopen(), Ok(()));
 }
 

@@ -29,7 +29,7 @@ struct TableDraft<'a> {
     columns: Vec<ColumnSchema>,
     keys: usize,
     partition_schema: PartitionSchema,
-    /// Absent before the first range step, and after a step that changes the columns.
+    /// Columns for bounds; absent before the first range step, and after a step that changes the columns.
     bounds: Option<Arc<BoundColumns>>,
     ranges: DraftRanges,
     dropped: Vec<TabletId>,
@@ -38,9 +38,9 @@ struct TableDraft<'a> {
 
 /// Columns as the bounds of ranges refer to them.
 struct BoundColumns {
-    /// The table's, without defaults and comments.
+    /// Schema of the altered table, without defaults and comments.
     schema: Schema,
-    /// Those that bounds are encoded with.
+    /// Columns that bounds are encoded with.
     client: Vec<ClientColumn>,
 }
 

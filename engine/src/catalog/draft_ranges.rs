@@ -16,6 +16,7 @@ pub(super) enum DraftTablet {
     New(Partition, Option<String>),
 }
 
+/// Ranges of the altered table, each with its tablets.
 #[derive(Debug, Default)]
 pub(super) struct DraftRanges(BTreeMap<PartitionRange, Vec<DraftTablet>>);
 
@@ -36,7 +37,7 @@ impl DraftRanges {
         self.0.insert(range, tablets.collect());
     }
 
-    /// A range that overlaps this one, if there is one.
+    /// Returns a range that overlaps this one, if there is one.
     pub(super) fn overlapping(&self, range: &PartitionRange) -> Option<&PartitionRange> {
         let before = self.0.range::<PartitionRange, _>(..=range).next_back();
         let after = self.0.range::<PartitionRange, _>(range..).next();
@@ -53,7 +54,7 @@ impl DraftRanges {
         self.0.values().flatten()
     }
 
-    /// The added partitions with their labels, in the order of their keys.
+    /// Returns the added partitions with their labels, in the order of their keys.
     pub(super) fn into_added(self) -> Vec<(Partition, Option<String>)> {
         let added = self.0.into_values().flatten().filter_map(|tablet| match tablet {
             DraftTablet::Old(..) => None,

@@ -75,6 +75,23 @@ pub struct ReportedTablet {
     pub health: BTreeMap<PeerId, ReportedHealth>,
 }
 
+impl ReportedTablet {
+    /// Returns a running replica of a table that was never altered, which has this view of its group.
+    pub fn running(tablet: TabletId, consensus: ConsensusState) -> ReportedTablet {
+        ReportedTablet {
+            tablet,
+            state: ReplicaState::Running,
+            data: ReportedDataState::Ready,
+            consensus: Some(consensus),
+            config_term: None,
+            error: None,
+            schema_version: Some(0),
+            stats: None,
+            health: BTreeMap::new(),
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct TabletReport {
     /// True if only changes since the last acknowledged report are included; otherwise the report is full.

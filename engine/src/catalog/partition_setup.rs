@@ -161,7 +161,7 @@ pub(super) fn set_range_hash(
     Ok(())
 }
 
-/// The one range that these operations bound. `columns`: those that they are encoded with.
+/// Returns the one range that these operations bound. `columns`: those that they are encoded with.
 pub(super) fn requested_range(
     schema: &Schema,
     partition_schema: &PartitionSchema,
@@ -179,7 +179,7 @@ pub(super) fn requested_range(
     }
 }
 
-/// The columns that range operations are encoded with: the client's, or the table's if there are none.
+/// Returns the columns that range operations are encoded with: the client's, or the table's without those.
 pub(super) fn bind_columns(schema: &Schema, client: &[RequestedColumn]) -> Vec<ClientColumn> {
     let table_column =
         |column: &ColumnSchema| ClientColumn { id: column.id, ty: column.ty, nullable: column.nullable };

@@ -76,9 +76,8 @@ mod tests {
     use super::*;
     use crate::catalog::{
         CatalogCommand, CatalogConfig, CatalogEffects, CatalogEvent, CatalogNote, ColumnRef, ConsensusState,
-        CreateTable, Heartbeat, HostPort, PeerRecord, ReplicaState, ReportedDataState, ReportedHealth,
-        ReportedTablet, RequestedColumn, RequestedHash, RequestedPartitioning, TabletReport,
-        TserverRegistration,
+        CreateTable, Heartbeat, HostPort, PeerRecord, ReportedHealth, ReportedTablet, RequestedColumn,
+        RequestedHash, RequestedPartitioning, TabletReport, TserverRegistration,
     };
     use crate::ids::Uuid;
     use crate::schema::{ColumnSchema, DataType};
@@ -169,15 +168,8 @@ mod tests {
                 (id(*server), health)
             };
             let replica = |tablet: &TabletId| ReportedTablet {
-                tablet: *tablet,
-                state: ReplicaState::Running,
-                data: ReportedDataState::Ready,
-                consensus: Some(consensus.clone()),
-                config_term: None,
-                error: None,
-                schema_version: Some(0),
-                stats: None,
                 health: members.iter().map(health).collect(),
+                ..ReportedTablet::running(*tablet, consensus.clone())
             };
             let updated = self.catalog.tablets.keys().map(replica).collect();
             let report = Some(TabletReport { incremental: true, updated, ..TabletReport::default() });

@@ -1,4 +1,4 @@
-//! The sweep: checks all timeouts of the catalog, once per second.
+//! The sweep: a check of all timeouts of the catalog, once per second.
 //!
 //! Each placement and each purged table is a unit of its own. A sweep that has changed many records pauses, so that
 //! they are stored before there are more of them, and continues with the next step, which is due at once.
@@ -38,7 +38,7 @@ impl Catalog {
         self.next_sweep = now.mono.after(INTERVAL);
     }
 
-    /// Tablets that have no servers yet, or did not run in time.
+    /// Returns the tablets that have no servers yet, or did not run in time.
     fn overdue_tablets(&self, now: ClockReading) -> Vec<TabletId> {
         let timeout = self.config.tablet_creation_timeout;
         let is_overdue = |tablet: &Tablet| match tablet.record.state {
@@ -59,7 +59,7 @@ impl Catalog {
         }
     }
 
-    /// Soft-deleted tables whose reserve time is over.
+    /// Returns the soft-deleted tables whose reserve time is over.
     fn tables_to_purge(&self, now: ClockReading) -> Vec<TableId> {
         let due = self.tables.iter().filter(|(_, table)| match table.record.state {
             TableLifecycle::SoftDeleted { purge_at, .. } => purge_at <= now.wall.micros,

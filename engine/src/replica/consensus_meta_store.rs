@@ -13,8 +13,6 @@ use crate::ids::TabletId;
 use crate::raft::ConsensusMeta;
 
 const DIR: &str = "consensus-meta";
-/// End of the name of an interrupted replacement; see [`disk::replace_file`].
-const TMP: &str = ".tmp";
 
 /// Reads a tablet's consensus metadata; `NotFound` if there is none, `Corrupt` or `Unsupported` if it cannot be read.
 pub fn load(disk: &dyn Disk, tablet: TabletId) -> Result<ConsensusMeta> {
@@ -77,7 +75,7 @@ pub(super) fn remove_strays(disk: &dyn Disk, is_stray: impl Fn(TabletId) -> Resu
     };
     let mut removed = 0;
     for name in names {
-        let Ok(tablet) = name.strip_suffix(TMP).unwrap_or(&name).parse::<TabletId>() else { continue };
+        let Ok(tablet) = name.strip_suffix(disk::TMP).unwrap_or(&name).parse::<TabletId>() else { continue };
         if !is_stray(tablet)? {
             continue;
         }

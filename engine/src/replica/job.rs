@@ -31,7 +31,7 @@ pub use super::job_work::JobKind;
 use super::job_work::JobWork;
 use super::{Replica, ReplicaEffects};
 use crate::disk::Disk;
-use crate::error::{Error, Result};
+use crate::error::{Error, ErrorKind, Result};
 use crate::memory::TrackedBytes;
 use crate::note::Note;
 use crate::tablet::superblock::Superblock;
@@ -219,7 +219,10 @@ impl Replica {
         let Some(error) = error else { return };
         match job.stage {
             JobStage::Writing | JobStage::Written | JobStage::SuperblockReady | JobStage::SyncingLog => {
-                self.tablet().config().observer.mark("job: failed before its superblock");
+                // A replica that stops gives its job up, which is no failure.
+                if error.kind != ErrorKind::Aborted {
+                    self.tablet().config().observer.mark("job: failed before its superblock");
+                }
                 job.abandon();
             }
             JobStage::Storing | JobStage::Stored | JobStage::Swapped => self.fail(error, out),

@@ -18,6 +18,7 @@ use std::time::Duration;
 
 use super::JobKind;
 use crate::config::TabletConfig;
+use crate::tablet::Tablet;
 use crate::tablet::compaction_policy::{self, CompactionChoice, CompactionKind};
 use crate::tablet::rowset::RowSetId;
 
@@ -51,6 +52,30 @@ const WEIGHTS_PER_MILLE: [u32; 11] = [621, 683, 751, 826, 909, 1000, 1100, 1210,
 const PRIORITY_MAX: i32 = 5;
 
 impl MaintenanceInput {
+    /// Returns the stores of a tablet that are in memory. Their ages are zero: the caller knows when it first
+    /// saw them.
+    pub fn of_stores(tablet: &Tablet) -> MaintenanceInput {
+        let (state, anchors) = (tablet.state(), tablet.log_anchors());
+        let in_memory = || state.frozen.iter().chain([&state.active]);
+        let has_rows = in_memory().any(|rows| rows.rows() > 0);
+        let changed = state.disk.iter().filter(|rowset| rowset.dms_len() > 0);
+        let deltas = changed.map(|rowset| {
+            let (rowset, bytes) = (rowset.meta().id, rowset.dms_bytes() as u64);
+            let from = anchors.deltas.get(&rowset).copied().unwrap_or(u64::MAX);
+            DeltaInput { rowset, bytes, age: Duration::ZERO, from }
+        });
+        let mut deltas: Vec<DeltaInput> = deltas.collect();
+        deltas.sort_unstable_by_key(|deltas| deltas.rowset);
+        MaintenanceInput {
+            rows_bytes: in_memory().map(|rows| rows.bytes() as u64).sum(),
+            rows_age: has_rows.then_some(Duration::ZERO),
+            rows_from: anchors.rows.unwrap_or(u64::MAX),
+            frozen: !state.frozen.is_empty(),
+            deltas,
+            ..MaintenanceInput::default()
+        }
+    }
+
     /// Returns the factor, per mille, by which the table's priority scales the scores of its jobs.
     fn weight(&self) -> u32 {
         WEIGHTS_PER_MILLE[(self.priority.clamp(-PRIORITY_MAX, PRIORITY_MAX) + PRIORITY_MAX) as usize]

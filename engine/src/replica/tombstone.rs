@@ -167,13 +167,15 @@ pub fn remove_stray_logs(wal: &dyn Disk, known: &[TabletId]) -> Result<OrphanLog
     Ok(found)
 }
 
-/// Removes consensus metadata of tablets that are not in `known` (those with a superblock on any of the server's
-/// disks): leftovers of an interrupted creation. A log with operations proves that the superblock was lost; then the
-/// metadata stays. Returns the number of files.
+/// Removes interrupted replacements of superblocks, and consensus metadata of tablets that are not in `known`
+/// (those with a superblock on any of the server's disks): leftovers of an interrupted creation. A log with
+/// operations proves that the superblock was lost; then the consensus metadata stays. Returns the number of files.
 pub fn remove_stray_metadata(wal: &dyn Disk, data: &dyn Disk, known: &[TabletId]) -> Result<usize> {
-    consensus_meta_store::remove_strays(data, |tablet| {
+    let interrupted = Superblock::remove_interrupted(data)?;
+    let strays = consensus_meta_store::remove_strays(data, |tablet| {
         Ok(!known.contains(&tablet) && Wal::is_unused(wal, &wal_dir(tablet))?)
-    })
+    })?;
+    Ok(interrupted + strays)
 }
 
 /// The tablets that have a directory in `dir` and are not in `known`.

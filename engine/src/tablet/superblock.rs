@@ -3,7 +3,7 @@
 //! ```text
 //!   tablet-meta/<tablet>           codec::seal("NYTM", version, postcard(Superblock))
 //!   tablet-meta/<tablet>.deleted   the superblock of a tablet that is being deleted, whatever state it has
-//!   tablet-meta/<tablet>.tmp       a replacement that a crash interrupted; ignored, and overwritten by the next
+//!   tablet-meta/<tablet>.tmp       an interrupted replacement; overwritten by the next, removed by a start
 //! ```
 //!
 //! A deletion begins with a rename, because a full device has no block for a new superblock.
@@ -225,6 +225,22 @@ impl Superblock {
     /// last step failed. Order: called before files are removed that an older superblock may name.
     pub fn sync_names(disk: &dyn Disk) -> Result<()> {
         disk.sync_dir(DIR).map_err(|e| Error::io(format_args!("sync directory {DIR}"), &e))
+    }
+
+    /// Removes all interrupted replacements of superblocks: a tablet may be deleted before its next one. No task
+    /// may be storing one. Returns the number of files.
+    pub fn remove_interrupted(disk: &dyn Disk) -> Result<usize> {
+        let names = match disk.list(DIR) {
+            Err(e) if e.kind() == std::io::ErrorKind::NotFound => return Ok(0),
+            names => names.map_err(|e| Error::io(format_args!("list directory {DIR}"), &e))?,
+        };
+        let interrupted = names.iter().filter(|name| name.ends_with(disk::TMP));
+        let paths: Vec<String> = interrupted.map(|name| format!("{DIR}/{name}")).collect();
+        // Without a sync: the next start would remove them again.
+        for path in &paths {
+            disk.remove(path).map_err(|e| Error::io(format_args!("remove {path}"), &e))?;
+        }
+        Ok(paths.len())
     }
 
     /// Marks the tablet as one that is being deleted, durably, without a new block on the device. Succeeds if it is

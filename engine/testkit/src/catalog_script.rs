@@ -10,9 +10,16 @@ use engine::catalog::{
 };
 use engine::ids::Uuid;
 use engine::schema::{ColumnSchema, DataType, Encoding, TypeAttributes};
+use engine::time::{ClockReading, Instant, WallTime};
 
 pub fn server(name: &str) -> Uuid {
     Uuid([name.as_bytes()[0]; 16])
+}
+
+/// Returns the time some seconds after the start of a script.
+pub fn reading(seconds: u64) -> ClockReading {
+    let micros = 1_600_000_000_000_000 + seconds * 1_000_000;
+    ClockReading { mono: Instant(seconds * 1_000_000_000), wall: WallTime { micros, error_micros: 0 } }
 }
 
 pub fn address(name: &str) -> HostPort {

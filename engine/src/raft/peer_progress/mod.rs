@@ -52,7 +52,7 @@ pub(super) struct PeerProgress {
     /// Entries read from the log, and the entry before them.
     read_entries: Option<(OpId, Vec<ReplicateEntry>)>,
     copy: CopyNeed,
-    /// True from the begin of a copy until the peer reports a replica, or none.
+    /// True from the beginning of a copy until the peer reports a replica, or none.
     copying: bool,
     /// Number of copies that began and left no replica, since the peer last had one.
     copies_failed: u32,

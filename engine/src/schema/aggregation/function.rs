@@ -16,6 +16,14 @@ pub enum AggregateFunction {
 }
 
 impl AggregateFunction {
+    pub const ALL: [AggregateFunction; 5] = [
+        AggregateFunction::Count,
+        AggregateFunction::Sum,
+        AggregateFunction::SumAsDouble,
+        AggregateFunction::Min,
+        AggregateFunction::Max,
+    ];
+
     /// Returns the name that SQL has for the function.
     pub fn name(self) -> &'static str {
         match self {

@@ -74,14 +74,6 @@ fn expected(function: AggregateFunction, ty: DataType, cells: &[Option<Vec<u8>>]
     })
 }
 
-const FUNCTIONS: [AggregateFunction; 5] = [
-    AggregateFunction::Count,
-    AggregateFunction::Sum,
-    AggregateFunction::SumAsDouble,
-    AggregateFunction::Min,
-    AggregateFunction::Max,
-];
-
 type Row = Vec<Option<Vec<u8>>>;
 
 /// A projection of all types, every second one nullable, and rows of it.
@@ -160,7 +152,7 @@ proptest! {
         let group_by = keys.iter().map(at).filter(|at| is_ordered(projection[*at].ty));
         let group_by = once(group_by);
         let chosen = aggregates.iter().map(|(function, index)| {
-            Aggregate { function: FUNCTIONS[*function], column: Some(at(index)) }
+            Aggregate { function: AggregateFunction::ALL[*function], column: Some(at(index)) }
         });
         let has_result = |aggregate: &Aggregate| {
             aggregate.function.result(aggregate.column.map(|at| projection[at].ty)).is_some()

@@ -121,8 +121,8 @@ impl PartitionSchema {
     /// Removes the hash dimensions that [`PartitionSchema::set_custom`] stored.
     pub fn forget_custom(&mut self, range: &PartitionRange) {
         let at = self.custom.partition_point(|custom| custom.lower < range.lower);
-        let is_it = |custom: &RangeHashSchema| custom.lower == range.lower && custom.upper == range.upper;
-        if self.custom.get(at).is_some_and(is_it) {
+        let is_same = |custom: &RangeHashSchema| custom.lower == range.lower && custom.upper == range.upper;
+        if self.custom.get(at).is_some_and(is_same) {
             self.custom.remove(at);
         }
     }

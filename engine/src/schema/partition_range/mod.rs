@@ -37,6 +37,17 @@ impl PartitionRange {
         let below = |a: &PartitionRange, b: &PartitionRange| !a.upper.is_empty() && a.upper <= b.lower;
         !below(self, other) && !below(other, self)
     }
+
+    /// Returns the keys that both ranges have; `None` if there are none.
+    pub fn intersection(&self, other: &PartitionRange) -> Option<PartitionRange> {
+        let lower = self.lower.clone().max(other.lower.clone());
+        let upper = match (self.upper.is_empty(), other.upper.is_empty()) {
+            (true, _) => other.upper.clone(),
+            (_, true) => self.upper.clone(),
+            _ => self.upper.clone().min(other.upper.clone()),
+        };
+        PartitionRange::new(lower, upper).ok()
+    }
 }
 
 /// Kind of a row of a create or alter request; the numbers are Kudu's.

@@ -58,3 +58,17 @@ fn the_greatest_integer_has_no_successor() {
             .expect("legal");
     assert_eq!(ranges[0].upper, Vec::<u8>::new());
 }
+
+#[test]
+fn an_intersection_has_the_keys_of_both_ranges() {
+    let range =
+        |lower: &str, upper: &str| PartitionRange { lower: lower.as_bytes().to_vec(), upper: upper.into() };
+    let both = |a: [&str; 2], b: [&str; 2]| range(a[0], a[1]).intersection(&range(b[0], b[1]));
+    assert_eq!(both(["", ""], ["", ""]), Some(range("", "")));
+    assert_eq!(both(["b", ""], ["", "d"]), Some(range("b", "d")));
+    assert_eq!(both(["a", "c"], ["b", "d"]), Some(range("b", "c")));
+    assert_eq!(both(["b", "c"], ["a", ""]), Some(range("b", "c")));
+    for (a, b) in [(["a", "b"], ["b", "c"]), (["c", ""], ["a", "b"])] {
+        assert_eq!((both(a, b), both(b, a)), (None, None), "{a:?}, {b:?}");
+    }
+}

@@ -127,7 +127,7 @@ impl PartitionSchema {
         }
         let Some(of_predicates) = key_bounds(&columns, predicates) else { return Vec::new() };
         let of_keys = range_keys_of(schema, &columns, keys);
-        let Some(bounds) = intersect(&of_predicates, &of_keys) else { return Vec::new() };
+        let Some(bounds) = of_predicates.intersection(&of_keys) else { return Vec::new() };
         let mut hashes = self.custom.iter().map(|custom| &custom.hash).chain([&self.hash]);
         let is_narrowed = |hash: &Vec<HashDimension>| narrowed_dimensions(hash, schema, predicates) > 0;
         if bounds == PartitionRange::default() && !hashes.any(is_narrowed) {
@@ -154,7 +154,7 @@ impl PartitionSchema {
                 let gap = PartitionRange { lower: from, upper: custom_range.lower.clone() };
                 push_ranges(&self.hash, &gap, schema, predicates, &mut ranges);
             }
-            if let Some(part) = intersect(&custom_range, &bounds) {
+            if let Some(part) = custom_range.intersection(&bounds) {
                 push_ranges(&custom.hash, &part, schema, predicates, &mut ranges);
             }
             if custom_range.upper.is_empty() {
@@ -168,16 +168,6 @@ impl PartitionSchema {
         }
         merged(ranges)
     }
-}
-
-fn intersect(a: &PartitionRange, b: &PartitionRange) -> Option<PartitionRange> {
-    let lower = a.lower.clone().max(b.lower.clone());
-    let upper = match (a.upper.is_empty(), b.upper.is_empty()) {
-        (true, _) => b.upper.clone(),
-        (_, true) => a.upper.clone(),
-        _ => a.upper.clone().min(b.upper.clone()),
-    };
-    PartitionRange::new(lower, upper).ok()
 }
 
 /// Converts bounds of primary keys to bounds of range keys, if the range columns are the first key columns.
