@@ -23,13 +23,14 @@ use crate::workload::{MASTER_PORT, TSERVER_PORT};
 use crate::world::{HostProgram, ProgramResult, World};
 use sim_plan::client_ops::{LOCATIONS_TTL, SCANNER_TTL};
 use sim_plan::faults::DiskEffect;
+use sim_plan::plan::DATA_DIRS_MAX;
 use sim_plan::{EngineLimits, FaultKind, Host, Plan};
 
 /// Directories of a server, by the names that faults use.
 pub const WAL_DIR: &str = "wal";
 pub const DATA_DIR: &str = "data";
 /// Data directories of tablet servers that have several.
-static DATA_DIRS: [&str; 3] = [DATA_DIR, "data-2", "data-3"];
+static DATA_DIRS: [&str; DATA_DIRS_MAX as usize] = [DATA_DIR, "data-2", "data-3"];
 /// Longest time until a segment that was lost is sent again.
 const RETRANSMITTED_WITHIN: Duration = Duration::from_secs(3);
 /// Disk operations and syncs of a server's restart, until its tablets are replayed.
@@ -73,7 +74,7 @@ pub fn device_cost(plan: &Plan) -> DiskCost {
 /// Returns the data directories of a server.
 pub fn data_dirs(plan: &Plan, host: Host) -> &'static [&'static str] {
     let count = if matches!(host, Host::Tserver(_)) { usize::from(plan.data_dirs) } else { 1 };
-    &DATA_DIRS[..count.clamp(1, DATA_DIRS.len())]
+    &DATA_DIRS[..count]
 }
 
 /// Configures machines as the plan says and boots every server.
@@ -205,8 +206,8 @@ pub fn holds_history(plan: &Plan) -> bool {
     let way = plan.network.latency + plan.network.jitter;
     let held_after = SNAPSHOT_AGE + plan.cluster.heartbeat * 2 + way * HOLD_WAYS;
     let renewed_after = history_lease(plan) / RENEWALS_PER_LEASE + way * RENEWAL_WAYS;
-    let kept = Duration::from_secs(plan.data.history.as_secs());
-    plan.network.loss_per_mille == 0 && held_after < kept && renewed_after < history_lease(plan)
+    let is_held_in_time = plan.history_age().is_some_and(|age| held_after < age);
+    plan.network.loss_per_mille == 0 && is_held_in_time && renewed_after < history_lease(plan)
 }
 
 fn history_lease(plan: &Plan) -> Duration {
@@ -305,8 +306,8 @@ fn tserver_config_at(plan: &Plan, host: Host, address: AddressOf<'_>) -> Tserver
     if plan.pauses_scans() {
         config.scanner_ttl_ms = millis(SCANNER_TTL);
     }
-    if !plan.data.history.is_zero() {
-        config.history_max_age_s = plan.data.history.as_secs().max(1);
+    if let Some(age) = plan.history_age() {
+        config.history_max_age_s = age.as_secs();
     }
     config.tablet = tablet(plan.cluster.limits, 64 << 10).unwrap_or(config.tablet);
     config.scrub = scrub(plan);

@@ -96,6 +96,18 @@ pub enum CallOutcome {
     Unknown(CallError),
 }
 
+impl CallOutcome {
+    /// Returns the error of a call that ended with one.
+    pub fn error(&self) -> Option<&CallError> {
+        match self {
+            CallOutcome::Failed(error) | CallOutcome::Unknown(error) => Some(error),
+            CallOutcome::Pending | CallOutcome::Written(_) | CallOutcome::Rows { .. } | CallOutcome::Done => {
+                None
+            }
+        }
+    }
+}
+
 /// The reason why a call has no reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallError {

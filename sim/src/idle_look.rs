@@ -31,7 +31,7 @@ pub(crate) fn read(world: &mut dyn World, observer: &RunObserver) -> Readings {
     }
 }
 
-/// Checks what happened in `span`, of which the readings `before` are.
+/// Checks the counts of a span; `before`: the readings at its beginning.
 pub(crate) fn check(
     world: &mut dyn World,
     plan: &Plan,
@@ -55,14 +55,14 @@ pub(crate) fn check(
     found.extend(hibernation::check(&replicas, is_far(plan)));
     found.extend(hibernation::check_answers(
         after.answers - before.answers,
-        followers_at_rest(&replicas),
+        quiet_followers(&replicas),
         (span.as_nanos() / plan.cluster.raft_heartbeat.as_nanos().max(1)) as u64,
     ));
     found
 }
 
-fn followers_at_rest(replicas: &[RunningReplica]) -> u64 {
-    hibernation::at_rest(replicas).iter().filter(|replica| !replica.leads).count() as u64
+fn quiet_followers(replicas: &[RunningReplica]) -> u64 {
+    hibernation::quiet_members(replicas).iter().filter(|replica| !replica.leads).count() as u64
 }
 
 /// Returns true if leaders may send further heartbeats before the first one is answered.

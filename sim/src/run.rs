@@ -18,7 +18,7 @@ use serde::{Deserialize, Serialize};
 use crate::cluster;
 use crate::event_log::{EventLog, SeriesPoints, TimelineEvent, listen_to_logs};
 use crate::features::RunFeatures;
-use crate::history::{CallOutcome, HistoryOp};
+use crate::history::HistoryOp;
 use crate::idle_look;
 use crate::injector::{CALLS_CUT, FaultInjector, disturbances};
 use crate::machine::MountedDisk;
@@ -517,9 +517,7 @@ impl<'a> Run<'a> {
         let message = format!("{what} has not ended after {limit:?} of simulated time");
         let operations = self.workload.history().operations();
         let pending = operations.iter().filter(|operation| operation.returned.is_none());
-        let failed = |operation: &&HistoryOp| {
-            matches!(operation.outcome, CallOutcome::Failed(_) | CallOutcome::Unknown(_))
-        };
+        let failed = |operation: &&HistoryOp| operation.outcome.error().is_some();
         let failed = operations.iter().rev().filter(failed).take(PENDING_MAX);
         let story = pending.take(PENDING_MAX).map(|operation| format!("pending: {operation}"));
         let story = story.chain(failed.map(|operation| format!("failed: {operation}"))).collect();

@@ -24,7 +24,7 @@ use nyala_common::security::{
 use sim_plan::{Host, SecuritySpec};
 
 /// First component of the servers' principals, and the user that they act as.
-const SERVICE: &str = "kudu";
+pub(crate) const SERVICE: &str = "kudu";
 /// User of every client, who may do everything that an operator may.
 const OPERATOR: &str = "operator";
 const REALM: &str = "R";
@@ -53,18 +53,36 @@ pub(crate) fn settings(spec: &SecuritySpec, host: Host) -> SecuritySettings {
         fine_grained: false,
     };
     SecuritySettings {
-        service_user: SERVICE.to_string(),
         access,
         peers: PeerDemands::new(SecurityLevel::Required, SecurityLevel::Required, false),
         tls: Some(TlsSettings::default()),
-        external: None,
         kerberos: Some(Arc::new(kerberos)),
-        jwt: None,
         tokens: TokenConfig {
             authn_validity: spec.authn,
             authz_validity: spec.authz,
             rotation: spec.rotation,
         },
+        ..trusted_settings(OPERATOR)
+    }
+}
+
+/// Returns the security settings of a server on a trusted network: it checks the rights of callers, who state their
+/// names.
+pub(crate) fn trusted_settings(superuser: &str) -> SecuritySettings {
+    SecuritySettings {
+        service_user: SERVICE.to_string(),
+        access: AccessLists {
+            service: AccessList::user(SERVICE),
+            superusers: AccessList::user(superuser),
+            users: AccessList::Everyone,
+            fine_grained: true,
+        },
+        peers: PeerDemands::default(),
+        tls: None,
+        external: None,
+        kerberos: None,
+        jwt: None,
+        tokens: TokenConfig::default(),
         validity: CertificateValidity { authority: CERTIFICATES, server: CERTIFICATES },
     }
 }

@@ -10,18 +10,21 @@ use engine::ids::TabletId;
 use engine::replica::wal_dir;
 use engine::tablet::flush::data_dir;
 use engine::tablet::superblock::{DataState, Superblock};
+use node::hosting::replica::ReplicaHandle;
 use node::hosting::tablet_entry::{EntryState, TabletEntry};
 use node::tserver::server::TabletServer;
 
 use crate::cluster::{WAL_DIR, data_dirs};
 use crate::oracle::disk_sizes::ReplicaSizes;
 use crate::oracle::orphans::{DiskContents, TombstoneFiles};
+use crate::server_usage::running_replicas;
 use crate::world::World;
 use sim_plan::{Host, Plan};
 
-/// Directories of consensus metadata and logs, and the end of the name of a log segment.
-const CONSENSUS: &str = "consensus-meta";
-const LOGS: &str = "wals";
+/// Directories of tablets' consensus metadata and logs.
+pub(crate) const CONSENSUS: &str = "consensus-meta";
+pub(crate) const LOGS: &str = "wals";
+/// End of the name of a log segment.
 const SEGMENT: &str = ".wal";
 
 /// Returns the contents of a server's disks: of each data directory, and of the log directory with all superblocks.
@@ -66,12 +69,30 @@ fn of_data_dir(server: &str, disk: &MemDisk) -> DiskContents {
 /// that was never created holds nothing.
 fn whole_names(disk: &dyn Disk, dir: &str) -> BTreeSet<String> {
     let names = disk.list(dir).unwrap_or_default();
-    names.into_iter().filter(|name| !name.contains('.')).collect()
+    names.into_iter().filter(|name| is_whole(name)).collect()
+}
+
+/// Returns true for a file that is not on its way to replace another.
+pub(crate) fn is_whole(name: &str) -> bool {
+    !name.contains('.')
+}
+
+/// Returns the paths of the files in a directory whose names are wanted, in order.
+pub(crate) fn files_in(disk: &MemDisk, dir: &str, is_wanted: fn(&str) -> bool) -> Vec<String> {
+    let mut names = disk.list(dir).unwrap_or_default();
+    names.retain(|name| is_wanted(name));
+    names.sort();
+    names.into_iter().map(|name| format!("{dir}/{name}")).collect()
+}
+
+/// Returns the paths of the log segments in a directory, in order.
+pub(crate) fn segments(disk: &MemDisk, dir: &str) -> Vec<String> {
+    files_in(disk, dir, |name| name.ends_with(SEGMENT))
 }
 
 /// Returns files of tablets that their superblocks do not name. Unreadable superblocks are skipped, and files of a
 /// copy in progress are named when it ends.
-fn unreferenced_files(disk: &dyn Disk) -> BTreeSet<String> {
+pub(crate) fn unreferenced_files(disk: &dyn Disk) -> BTreeSet<String> {
     let metas = superblocks(disk).into_iter().filter(|meta| meta.data_state != DataState::Copying);
     let of = |meta: Superblock| {
         let named: BTreeSet<&str> = meta.rowsets.iter().flat_map(|rowset| rowset.files()).collect();
@@ -131,22 +152,20 @@ pub(crate) fn replica_sizes(
     let wal = machine.disk(WAL_DIR).image();
     let dirs = data_dirs(plan, host).iter();
     let data: BTreeMap<&str, MemDisk> = dirs.map(|dir| (*dir, machine.disk(dir).image())).collect();
-    let entries = server.tablets.all().into_iter();
-    let of = |entry: Arc<TabletEntry>| {
+    let of = |(entry, replica): (Arc<TabletEntry>, ReplicaHandle)| {
         let data = data.get(entry.data_dir.path.as_str())?;
-        sizes_of(&host.name(), &entry, (&wal, data), &server.config.tablet)
+        sizes_of(&host.name(), (&entry, &replica), (&wal, data), &server.config.tablet)
     };
-    entries.filter_map(of).collect()
+    running_replicas(server).into_iter().filter_map(of).collect()
 }
 
 /// Returns the sizes of a replica that runs; `None` if its superblock cannot be read.
 fn sizes_of(
     server: &str,
-    entry: &TabletEntry,
+    (entry, replica): (&TabletEntry, &ReplicaHandle),
     (wal, data): (&MemDisk, &MemDisk),
     config: &TabletConfig,
 ) -> Option<ReplicaSizes> {
-    let replica = entry.running().ok().filter(|replica| !replica.is_stopped())?;
     let (told, meta) = (entry.sizes()?, Superblock::load(data, entry.id).ok()?);
     let files = meta.rowsets.iter().flat_map(|rowset| rowset.files());
     Some(ReplicaSizes {
@@ -163,11 +182,7 @@ fn sizes_of(
 
 /// Returns the bytes that a log takes on its device.
 fn log_bytes(wal: &MemDisk, tablet: TabletId, config: &TabletConfig) -> u64 {
-    let dir = wal_dir(tablet);
-    let mut segments = wal.list(&dir).unwrap_or_default();
-    segments.retain(|name| name.ends_with(SEGMENT));
-    segments.sort();
-    let bytes: Vec<u64> = segments.iter().map(|name| len(wal, &format!("{dir}/{name}"))).collect();
+    let bytes: Vec<u64> = segments(wal, &wal_dir(tablet)).iter().map(|path| len(wal, path)).collect();
     let last = bytes.last().copied().unwrap_or_default();
     let reserved = if config.wal_preallocate { config.wal_segment_bytes_max.saturating_sub(last) } else { 0 };
     bytes.iter().sum::<u64>() + reserved

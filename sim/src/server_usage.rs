@@ -8,6 +8,7 @@ use engine::raft::interface::Role;
 use engine::sync::Mutex;
 use engine::tablet::Tablet;
 use node::hosting::replica::ReplicaHandle;
+use node::hosting::tablet_entry::TabletEntry;
 use node::tserver::server::TabletServer;
 use nyala_common::metrics::{MetricValue, table};
 
@@ -40,7 +41,7 @@ impl RunningServers {
         self.all().iter().flat_map(|(host, server)| calls(*host, server)).collect()
     }
 
-    /// Returns the servers that run, with their hosts.
+    /// Returns the tablet servers that run, with their hosts.
     pub fn all(&self) -> Vec<(Host, Arc<TabletServer>)> {
         let servers = self.servers.lock();
         servers.iter().filter_map(|(host, server)| Some((*host, server.upgrade()?))).collect()
@@ -66,11 +67,10 @@ impl RunningServers {
     fn live(&self) -> Vec<(String, String, ReplicaHandle)> {
         let of_server = |(_, server): (Host, Arc<TabletServer>)| {
             let id = server.common.status.uuid().to_string();
-            let entries = server.tablets.all().into_iter();
-            let live = entries.filter_map(|entry| entry.running().ok().map(|replica| (entry.id, replica)));
-            live.filter(|(_, replica)| !replica.is_stopped())
-                .map(|(tablet, replica)| (tablet.to_string(), id.clone(), replica))
-                .collect::<Vec<_>>()
+            let named = |(entry, replica): (Arc<TabletEntry>, ReplicaHandle)| {
+                (entry.id.to_string(), id.clone(), replica)
+            };
+            running_replicas(&server).into_iter().map(named).collect::<Vec<_>>()
         };
         self.all().into_iter().flat_map(of_server).collect()
     }
@@ -129,7 +129,8 @@ fn usage(host: Host, server: &TabletServer, tasks: BTreeMap<&'static str, u64>) 
     let bytes = |id: &str| bytes_of(&memory, id);
     let tablets: Vec<Arc<Tablet>> = server.tablets.all().iter().filter_map(|entry| entry.tablet()).collect();
     let sum = |part: fn(&Tablet) -> u64| tablets.iter().map(|tablet| part(tablet)).sum::<u64>();
-    let live = live_replicas(server);
+    let replicas = running_replicas(server).into_iter();
+    let live: Vec<ReplicaHandle> = replicas.map(|(_, replica)| replica).collect();
     let sum_live = |part: fn(&Tablet) -> u64| live.iter().map(|replica| part(replica.tablet())).sum::<u64>();
     // A member that no leader knows any more learns of no commit: what it has received stays pending.
     let is_forgotten = live.iter().any(|replica| replica.status().leader.is_none());
@@ -160,7 +161,7 @@ fn due(server: &TabletServer, is_damaged: bool) -> DueMaintenance {
     let (limits, is_short) = (&server.config.tablet, server.memory.excess_bytes() > 0);
     let (rows_max, deltas_max) = (limits.mrs_flush_bytes, limits.dms_flush_bytes);
     let mut due = DueMaintenance::default();
-    for replica in live_replicas(server) {
+    for (_, replica) in running_replicas(server) {
         let (tablet, state) = (replica.tablet(), replica.tablet().state());
         let rows = state.frozen.iter().chain([&state.active]).filter(|rows| rows.rows() > 0);
         let rows: Vec<usize> = rows.map(|rows| rows.bytes()).collect();
@@ -175,10 +176,12 @@ fn due(server: &TabletServer, is_damaged: bool) -> DueMaintenance {
     due
 }
 
-/// Returns the replicas that run. A failed one keeps its operations and anchors until a copy replaces it.
-fn live_replicas(server: &TabletServer) -> Vec<ReplicaHandle> {
-    let replicas = server.tablets.all().into_iter().filter_map(|entry| entry.running().ok());
-    replicas.filter(|replica| !replica.is_stopped()).collect()
+/// Returns the replicas of a server that run, with their entries. A failed one keeps its operations and anchors until a
+/// copy replaces it.
+pub(crate) fn running_replicas(server: &TabletServer) -> Vec<(Arc<TabletEntry>, ReplicaHandle)> {
+    let entries = server.tablets.all().into_iter();
+    let replicas = entries.filter_map(|entry| entry.running().ok().map(|replica| (entry, replica)));
+    replicas.filter(|(_, replica)| !replica.is_stopped()).collect()
 }
 
 /// Returns the number of log anchors of stores that have nothing to flush.

@@ -11,6 +11,9 @@ use crate::spec::{
 };
 use crate::tables::ModelTable;
 
+/// Most data directories of a tablet server.
+pub const DATA_DIRS_MAX: u8 = 3;
+
 /// All that a run does. See the [crate].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
@@ -49,9 +52,14 @@ impl Plan {
         let disturbs_clock =
             |fault: &TimedFault| matches!(fault.kind.kind(), ClockJump | ClockDrift | ClockError | ClockStep);
         let clocks_agree = self.clocks.is_empty() && !self.faults.iter().any(disturbs_clock);
-        // Servers are told whole seconds.
-        let kept = Duration::from_secs(self.data.history.as_secs().max(1));
-        (clocks_agree && !self.data.history.is_zero()).then_some(kept)
+        self.history_age().filter(|_| clocks_agree)
+    }
+
+    /// Returns the age of history that servers are told to retain, in whole seconds; `None` if it is longer than any
+    /// run.
+    pub fn history_age(&self) -> Option<Duration> {
+        let age = Duration::from_secs(self.data.history.as_secs().max(1));
+        (!self.data.history.is_zero()).then_some(age)
     }
 
     /// Returns all masters and tablet servers.

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use crate::client_ops::{ClientOp, ClientProgram, ClientSetup};
 use crate::faults::TimedFault;
 use crate::line_format::{LineField, LineRecord, ParseError};
-use crate::plan::Plan;
+use crate::plan::{DATA_DIRS_MAX, Plan};
 use crate::spec::{
     ClockSkew, ClusterSpec, DataSpec, DeviceSpec, FinalRestart, NetworkSpec, RaftBatching, Reseed,
     SecuritySpec,
@@ -91,7 +91,7 @@ impl Parts {
         let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
         match word {
             "seed" => self.seed = Some(value(line, rest)?),
-            "data-dirs" => self.data_dirs = Some(value(line, rest)?),
+            "data-dirs" => self.data_dirs = Some(data_dirs(line, rest)?),
             "limit" => self.limit = Some(value(line, rest)?),
             "quiet" => self.quiet = Some(value(line, rest)?),
             "ending" => self.ending = Some(value(line, rest)?),
@@ -153,6 +153,14 @@ fn value<T: LineField>(line: &str, text: &str) -> Result<T, ParseError> {
     T::parse(text.trim()).ok_or_else(|| ParseError(format!("{line:?}: the value is invalid ({text})")))
 }
 
+fn data_dirs(line: &str, text: &str) -> Result<u8, ParseError> {
+    let count: u8 = value(line, text)?;
+    let is_valid = (1..=DATA_DIRS_MAX).contains(&count);
+    is_valid.then_some(count).ok_or_else(|| {
+        ParseError(format!("{line:?}: a tablet server has 1 to {DATA_DIRS_MAX} data directories"))
+    })
+}
+
 impl FromStr for Plan {
     type Err = ParseError;
 
@@ -184,6 +192,16 @@ mod tests {
             let text = plan.to_string();
             assert_eq!(text.parse::<Plan>().as_ref(), Ok(&plan), "{text}");
         }
+    }
+
+    #[test]
+    fn a_server_has_few_data_directories_and_at_least_one() {
+        let plan = Plan { data_dirs: 1, ..Plan::generate(1, FaultProfile::Swarm, PlanSize::Smoke) };
+        let parsed = |count: u8| format!("{plan}data-dirs {count}\n").parse::<Plan>();
+        assert_eq!(parsed(3).map(|plan| plan.data_dirs), Ok(3));
+        assert!(parsed(0).is_err());
+        let error = parsed(4).expect_err("too many").to_string();
+        assert!(error.ends_with("a tablet server has 1 to 3 data directories"), "{error}");
     }
 
     #[test]

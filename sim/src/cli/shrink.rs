@@ -190,9 +190,10 @@ impl Shrinker<'_> {
 }
 
 /// Replacements that make a plan simpler.
-const PLAIN: [fn(&mut Plan); 8] = [
+const PLAIN: [fn(&mut Plan); 9] = [
     |plan| plan.ending = FinalRestart::Stay,
     |plan| plan.cluster.tablets = 1,
+    |plan| plan.data_dirs = 1,
     |plan| {
         let others = |fault: &TimedFault| !matches!(fault.target, Host::Master(number) if number > 0);
         if plan.faults.iter().all(others) {

@@ -4,14 +4,11 @@ use engine::disk::mem::MemDisk;
 use engine::disk::{Disk, read_file};
 
 use super::FaultInjector;
+use crate::server_files::{CONSENSUS, LOGS, files_in, is_whole, segments};
 use sim_plan::faults::MetadataKind;
 
-/// Directories of tablets' logs, superblocks and consensus metadata.
-const LOGS: &str = "wals";
+/// Directory of tablets' superblocks.
 const SUPERBLOCKS: &str = "tablet-meta";
-const CONSENSUS: &str = "consensus-meta";
-/// End of the name of a log segment.
-const SEGMENT: &str = ".wal";
 
 impl FaultInjector {
     /// Flips bits of random files of a kind, which are on this disk; returns the number of bits flipped.
@@ -39,23 +36,10 @@ impl FaultInjector {
 /// Returns the log segments of all tablets but each one's last.
 fn full_segments(disk: &MemDisk) -> Vec<String> {
     let tablets = disk.list(LOGS).unwrap_or_default();
-    let segments = |tablet: String| {
-        let mut segments = files_in(disk, &format!("{LOGS}/{tablet}"), |name| name.ends_with(SEGMENT));
+    let full = |tablet: String| {
+        let mut segments = segments(disk, &format!("{LOGS}/{tablet}"));
         segments.pop();
         segments
     };
-    tablets.into_iter().flat_map(segments).collect()
-}
-
-/// Returns the paths of the files in a directory whose names are wanted, in order.
-fn files_in(disk: &MemDisk, dir: &str, is_wanted: fn(&str) -> bool) -> Vec<String> {
-    let mut names = disk.list(dir).unwrap_or_default();
-    names.retain(|name| is_wanted(name));
-    names.sort();
-    names.into_iter().map(|name| format!("{dir}/{name}")).collect()
-}
-
-/// Returns true for a file that is not on its way to replace another.
-fn is_whole(name: &str) -> bool {
-    !name.contains('.')
+    tablets.into_iter().flat_map(full).collect()
 }

@@ -47,6 +47,7 @@ pub struct Alteration {
 }
 
 impl Alteration {
+    /// Returns the ranges that it drops, also those that it adds again.
     pub fn dropped_ranges(&self) -> Vec<RangeSpec> {
         let dropped = |step: &AlterStep| match step {
             AlterStep::DropRange(range) => Some(range.clone()),

@@ -9,6 +9,12 @@ use sim_plan::tables::{ColumnSpec, Value};
 
 use super::ColNo;
 
+/// Statuses of rows.
+const NOT_FOUND: i32 = 1;
+const INVALID_ARGUMENT: i32 = 4;
+const ALREADY_PRESENT: i32 = 6;
+const IMMUTABLE: i32 = 20;
+
 /// The cells of a row by column. A column that the row was written without is missing: it has its read default.
 pub type RowCells = BTreeMap<ColNo, Value>;
 
@@ -36,6 +42,19 @@ pub enum RowAnswer {
     Immutable,
     /// It lacks a value that the row must have.
     Refused,
+}
+
+impl RowAnswer {
+    /// Returns the answer of a row with this status; `None` if no row operation has it.
+    pub fn of_status(code: i32) -> Option<RowAnswer> {
+        match code {
+            ALREADY_PRESENT => Some(RowAnswer::AlreadyPresent),
+            NOT_FOUND => Some(RowAnswer::NotFound),
+            IMMUTABLE => Some(RowAnswer::Immutable),
+            INVALID_ARGUMENT => Some(RowAnswer::Refused),
+            _ => None,
+        }
+    }
 }
 
 /// The answers that an operation may have, and the row after it.

@@ -9,6 +9,7 @@ use super::{metadata, of_call};
 use crate::history::Nanos;
 use crate::model::{Incarnation, TableVersion};
 use crate::oracle::Violation;
+use crate::oracle::answers::FROM_THE_FUTURE;
 use crate::wire::keys;
 use crate::wire::scan::{ScanRow, ScanTime};
 
@@ -18,13 +19,11 @@ const MISMATCHED_SCHEMA: i32 = 5;
 /// Code of an invalid scan.
 const INVALID_SCAN_SPEC: i32 = 8;
 /// Code of a snapshot out of the history.
-const INVALID_SNAPSHOT: i32 = 13;
+pub const INVALID_SNAPSHOT: i32 = 13;
 /// Status of a row that is not in the tablet's partition.
 const NOT_FOUND: i32 = 1;
 const UNKNOWN_ERROR: i32 = 1;
 
-/// Part of the message about a timestamp that is too far ahead.
-const FROM_THE_FUTURE: &str = "ahead of this server's clock";
 /// Distance that a timestamp may be ahead of a server's clock.
 const AHEAD_MAX: Nanos = 10_000_000_000;
 

@@ -14,7 +14,7 @@
 //!   travel like bytes do, and wait at a blocked link.
 //! - **A machine without power** sends nothing. A peer that writes to it when it is back is reset; a peer that only
 //!   reads waits without end: half-open.
-//! - **A silent connection** carries nothing any more, as if a router on its way had forgotten it; new ones work.
+//! - **A silent connection** carries nothing any more, as if a router had dropped its state; new ones work.
 //! - **A host may have a capacity** ([`capacity`]): a link and cores that serve what arrives in turn.
 //! - **Connecting** needs both directions, and is retried each second; a port without a listener refuses.
 //!
@@ -79,7 +79,7 @@ struct Conn {
     /// `pipes[side]` is written by that side.
     pipes: [Pipe; 2],
     lane: Lane,
-    /// True if the path between its ends has forgotten it: nothing arrives any more, and neither end is told.
+    /// True if the path between its ends has dropped its state: nothing arrives, and neither end is told.
     is_silent: bool,
 }
 
@@ -532,8 +532,8 @@ impl Network {
         ids.len()
     }
 
-    /// Loses all that the connections between two hosts carry from now on, their ends and resets included; new ones
-    /// work. Returns the number of those that carried something until now.
+    /// Silences the connections between two hosts: all that they carry from now on is lost, ends and resets
+    /// included; new ones work. Returns the number of those that were not silent before.
     pub fn silence_between(&mut self, one: HostId, other: HostId) -> usize {
         let mut silenced = 0;
         for id in self.between(one, other) {

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use engine::error::ErrorKind;
 
 use super::creations::TOO_FEW;
+use super::history_gc::HISTORY_GONE;
 use super::{OracleReport, Violation};
 use crate::history::{CallError, CallOutcome, ClientRequest, HistoryOp, RowOutcome, RowResult};
 use crate::wire::client::ToldError;
@@ -34,7 +35,7 @@ const NO_SCANNER: &str = "it may have expired";
 /// Part of the message about columns of a scan that the table has no more.
 const NO_SUCH_COLUMNS: &str = "not present in the current schema";
 /// Part of the message about a timestamp that is too far ahead, for a clock that is behind.
-const FROM_THE_FUTURE: &str = "ahead of this server's clock";
+pub const FROM_THE_FUTURE: &str = "ahead of this server's clock";
 
 /// Codes that a method may tell plain clients.
 struct ToldCodes {
@@ -125,7 +126,7 @@ impl Causes {
     fn excuse(&self, what: &str, error: &CallError) -> bool {
         use ErrorKind::*;
         let Some(kind) = error.kind else { return true };
-        let of_history = error.message.contains("ancient history mark");
+        let of_history = error.message.contains(HISTORY_GONE);
         // Some plans read before all history on purpose.
         let before_all = error.message.contains("timestamp: 0.1");
         match (what, kind) {
@@ -171,7 +172,7 @@ impl Causes {
             // Its columns or tablets are others than at its beginning.
             Aborted | Invalid if message.contains("meanwhile") || message.contains("just now") => alters,
             // `availability` asks what has kept the backup from holding it.
-            Invalid if message.contains("ancient history mark") => self.forgets_history,
+            Invalid if message.contains(HISTORY_GONE) => self.forgets_history,
             NotFound if message.contains("no backup to build on") => true,
             NotFound if message.ends_with("was dropped") => self.drops_tablets || self.alters_model_tables,
             // A scan of the backup begins after a column was dropped.

@@ -12,19 +12,17 @@ use std::time::Duration;
 use engine::error::ErrorKind;
 
 use super::{OracleReport, Violation};
-use crate::history::{CallError, CallOutcome, ClientRequest, HistoryOp, Nanos};
+use crate::history::{CallError, ClientRequest, HistoryOp, Nanos};
 use crate::injector::disturbances::{DOWN, Disturbance};
 use sim_plan::Host;
 
-/// Name of this oracle.
-pub const NAME: &str = "creations";
-
+const NAME: &str = "creations";
 /// Part of a master's message that too few servers are alive for the replicas of a table.
 pub const TOO_FEW: &str = "not enough live tablet servers";
 /// Time without a heartbeat after which masters take a server for lost.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// CreationConditions under which a master may know too few servers.
+/// Conditions under which a master may know too few servers.
 pub struct CreationConditions<'a> {
     pub disturbances: &'a [Disturbance],
     /// The clients' monotonic clock when the run began.
@@ -59,12 +57,7 @@ fn is_creation(operation: &HistoryOp) -> bool {
 fn is_refused(operation: &HistoryOp) -> bool {
     let refuses =
         |error: &CallError| error.kind == Some(ErrorKind::Invalid) && error.message.contains(TOO_FEW);
-    match &operation.outcome {
-        CallOutcome::Failed(error) | CallOutcome::Unknown(error) => refuses(error),
-        CallOutcome::Pending | CallOutcome::Written(_) | CallOutcome::Rows { .. } | CallOutcome::Done => {
-            false
-        }
-    }
+    operation.outcome.error().is_some_and(refuses)
 }
 
 impl CreationConditions<'_> {
@@ -111,6 +104,7 @@ impl CreationConditions<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::history::CallOutcome;
     use engine::error::Error;
 
     const SECOND: Nanos = 1_000_000_000;

@@ -12,15 +12,15 @@ use super::settled_tablets::RunningReplica;
 const NAME: &str = "hibernation";
 
 /// Returns the members of groups of several voters that are quiet.
-pub fn at_rest(replicas: &[RunningReplica]) -> Vec<&RunningReplica> {
+pub fn quiet_members(replicas: &[RunningReplica]) -> Vec<&RunningReplica> {
     let mut groups: BTreeMap<&str, Vec<&RunningReplica>> = BTreeMap::new();
     for replica in replicas {
         groups.entry(&replica.tablet).or_default().push(replica);
     }
-    groups.values().filter_map(|group| members_at_rest(group)).flatten().collect()
+    groups.values().filter_map(|group| quiet_voters(group)).flatten().collect()
 }
 
-fn members_at_rest<'a>(group: &[&'a RunningReplica]) -> Option<Vec<&'a RunningReplica>> {
+fn quiet_voters<'a>(group: &[&'a RunningReplica]) -> Option<Vec<&'a RunningReplica>> {
     let leaders = group.iter().filter(|replica| replica.leads);
     let leader = leaders.max_by_key(|replica| replica.term)?;
     let voters: Vec<&RunningReplica> =
@@ -31,15 +31,16 @@ fn members_at_rest<'a>(group: &[&'a RunningReplica]) -> Option<Vec<&'a RunningRe
     };
     let servers: BTreeSet<&String> = voters.iter().map(|replica| &replica.server).collect();
     let is_whole = servers.len() == leader.voters.len() && leader.learners.is_empty();
-    let is_at_rest = is_whole && !leader.is_change_pending && voters.iter().all(agrees);
-    (is_at_rest && voters.len() > 1).then_some(voters)
+    let is_quiet = is_whole && !leader.is_change_pending && voters.iter().all(agrees);
+    (is_quiet && voters.len() > 1).then_some(voters)
 }
 
 /// Reports members of quiet groups that do not hibernate. One may be met awake: callers look again. `is_far`: true
 /// if a leader may have sent all that may be in flight before the first response: then it waits for it.
 pub fn check(replicas: &[RunningReplica], is_far: bool) -> Vec<Violation> {
     let must_hibernate = |replica: &&RunningReplica| !(replica.leads && is_far);
-    let awake = at_rest(replicas).into_iter().filter(must_hibernate).filter(|replica| !replica.hibernates);
+    let awake =
+        quiet_members(replicas).into_iter().filter(must_hibernate).filter(|replica| !replica.hibernates);
     awake
         .map(|replica| {
             let RunningReplica { tablet, server, leads, .. } = replica;
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_that_is_not_at_rest_may_be_awake() {
+    fn a_group_that_is_not_quiet_may_be_awake() {
         let behind = |_: &mut RunningReplica, follower: &mut RunningReplica| {
             (follower.hibernates, follower.applied) = (false, 8);
         };

@@ -15,7 +15,7 @@ const CLOCKS_APART: Duration = Duration::from_secs(1);
 /// As [`CLOCKS_APART`], where the history may be not much longer: clocks are right to a millisecond.
 const CLOCKS_NEAR: Duration = Duration::from_millis(100);
 /// Part of every message that the history of a snapshot is not kept any more.
-const HISTORY_GONE: &str = "ancient history mark";
+pub const HISTORY_GONE: &str = "ancient history mark";
 
 /// Checks a scan of the snapshot `at` that succeeded; its client's clock showed `begun_micros` when it began.
 /// `history`: the age of the ancient history mark.

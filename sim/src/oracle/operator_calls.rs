@@ -8,19 +8,21 @@ use engine::error::ErrorKind;
 
 use super::availability::Conditions;
 use super::{OracleReport, Violation};
-use crate::history::{CallError, CallOutcome, ClientRequest, HistoryOp};
+use crate::history::{CallError, ClientRequest, HistoryOp};
 
-/// Name of this oracle.
-pub const NAME: &str = "operator calls";
+const NAME: &str = "operator calls";
 
 /// Beginnings of the errors of calls that wait for nothing.
 const PROMPT_CALLS: [&str; 3] = ["LeaderStepDown at ", "RunLeaderElection at ", "Quiesce at "];
 
 /// Reports orders that got no reply although nothing was wrong.
 pub fn check(operations: &[HistoryOp], conditions: &Conditions<'_>, report: &mut OracleReport) {
+    if !conditions.is_prompt {
+        return;
+    }
     let is_order = |operation: &&HistoryOp| matches!(operation.request, ClientRequest::Operator(_));
     for operation in operations.iter().filter(is_order) {
-        if !conditions.is_prompt || operation.returned.is_none() || conditions.is_disturbed(operation) {
+        if operation.returned.is_none() || conditions.is_disturbed(operation) {
             continue;
         }
         report.checked += 1;
@@ -33,12 +35,7 @@ pub fn check(operations: &[HistoryOp], conditions: &Conditions<'_>, report: &mut
 }
 
 fn missing_reply(operation: &HistoryOp) -> Option<&CallError> {
-    let error = match &operation.outcome {
-        CallOutcome::Failed(error) | CallOutcome::Unknown(error) => error,
-        CallOutcome::Pending | CallOutcome::Written(_) | CallOutcome::Rows { .. } | CallOutcome::Done => {
-            return None;
-        }
-    };
+    let error = operation.outcome.error()?;
     let is_prompt = PROMPT_CALLS.iter().any(|call| error.message.starts_with(call));
     (error.kind == Some(ErrorKind::TimedOut) && is_prompt).then_some(error)
 }
@@ -51,6 +48,7 @@ mod tests {
     use sim_plan::Host;
 
     use super::*;
+    use crate::history::CallOutcome;
     use crate::injector::disturbances::Disturbance;
 
     const SECOND: u64 = 1_000_000_000;

@@ -5,8 +5,7 @@ use std::collections::BTreeSet;
 
 use super::Violation;
 
-/// Name of this oracle.
-pub const NAME: &str = "readiness";
+const NAME: &str = "readiness";
 
 /// Word of a check that has nothing to tell an operator.
 const OK: &str = "ok";

@@ -12,7 +12,7 @@ pub const NAME: &str = "resources";
 const MESSAGE_BYTES_MAX: u64 = 64 << 10;
 
 /// Tasks that end when there is nothing to do.
-const ENDING_TASKS: [&str; 5] = ["aborted", "peer copy", "peer election", "peer vote", "tablet copy"];
+const ENDING_TASKS: [&str; 4] = ["peer copy", "peer election", "peer vote", "tablet copy"];
 /// Tasks of calls: a look may meet a heartbeat, or a connection that is opened for one. Most of each name.
 const CALL_TASKS: [&str; 3] = ["rpc call", "rpc connect", "master-request"];
 const CALL_TASKS_MAX: u64 = 2;

@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 
 use super::Violation;
 
-/// Name of this oracle.
-pub const NAME: &str = "table settings";
+const NAME: &str = "table settings";
 
 /// Prefix of the names of attributes.
 const ATTRIBUTE: &str = "nyala.";

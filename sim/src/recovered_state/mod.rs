@@ -5,20 +5,19 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use engine::error::Result;
-use engine::ids::TabletId;
 use engine::raft::RaftConfig;
 use engine::schema::row_block::ProjectedColumn;
 use engine::tablet::Tablet;
 use engine::tablet::scan::ScanSpec;
 use engine::time::Timestamp;
 use node::hosting::replica::ReplicaHandle;
-use node::hosting::tablet_entry::EntryState;
 use node::tserver::server::TabletServer;
 
 use self::replica_copy::{DiskCopies, ReplicaCopy, schema_text};
 use crate::cluster::WAL_DIR;
 use crate::oracle::maintenance::MaintainedReplica;
 use crate::oracle::recovered_state::{OpenedState, RecoveredReplica, ReplicaState};
+use crate::server_usage::running_replicas;
 use crate::world::World;
 use sim_plan::{Host, RandomStream};
 
@@ -32,13 +31,14 @@ const MAINTAINED_PERCENT: u64 = 70;
 pub fn read(world: &mut dyn World, servers: &[(Host, Arc<TabletServer>)]) -> Vec<RecoveredReplica> {
     let mut replicas = Vec::new();
     for (host, server, disks) in copies(world, servers) {
-        for (tablet, dir, replica) in running(&server) {
-            let (Some(disks), running) = (disks.get(&dir), state_of(&replica)) else { continue };
-            let opened = ReplicaCopy::open(disks, tablet, Timestamp(running.last_applied));
+        for (entry, replica) in running_replicas(&server) {
+            let (disks, running) = (disks.get(&entry.data_dir.path), state_of(&replica));
+            let Some(disks) = disks else { continue };
+            let opened = ReplicaCopy::open(disks, entry.id, Timestamp(running.last_applied));
             let opened = opened.and_then(|copy| opened_state(&copy));
             replicas.push(RecoveredReplica {
                 server: host.name(),
-                tablet: tablet.to_string(),
+                tablet: entry.id.to_string(),
                 running,
                 opened: opened.map_err(|error| error.to_string()),
             });
@@ -56,13 +56,12 @@ pub fn maintain(
     let random = &mut RandomStream::new(seed, "maintenance of copies");
     let mut replicas = Vec::new();
     for (host, server, disks) in copies(world, servers) {
-        for (tablet, dir, replica) in running(&server) {
-            let Some(disks) = disks.get(&dir).filter(|_| random.percent(MAINTAINED_PERCENT)) else {
-                continue;
-            };
+        for (entry, replica) in running_replicas(&server) {
+            let disks = disks.get(&entry.data_dir.path).filter(|_| random.percent(MAINTAINED_PERCENT));
+            let Some(disks) = disks else { continue };
             let applied = replica.tablet().mvcc().last_applied();
             // A copy that cannot be opened is reported by the other check.
-            let Ok(copy) = ReplicaCopy::open(disks, tablet, applied) else { continue };
+            let Ok(copy) = ReplicaCopy::open(disks, entry.id, applied) else { continue };
             replicas.extend(maintenance::maintain(random, &host.name(), copy));
         }
     }
@@ -85,16 +84,6 @@ fn copies(world: &mut dyn World, servers: &[(Host, Arc<TabletServer>)]) -> Vec<C
         }
     }
     copies
-}
-
-/// Returns the replicas of a server that run, with their data directories.
-fn running(server: &TabletServer) -> Vec<(TabletId, String, ReplicaHandle)> {
-    let entries = server.tablets.all().into_iter();
-    let replicas = entries.filter_map(|entry| match entry.state() {
-        EntryState::Running(replica) => Some((entry.id, entry.data_dir.path.clone(), replica)),
-        _ => None,
-    });
-    replicas.filter(|(_, _, replica)| !replica.is_stopped()).collect()
 }
 
 fn state_of(replica: &ReplicaHandle) -> ReplicaState {

@@ -22,13 +22,6 @@ use sim_plan::tables::{ColumnKind, ColumnSpec, TypeWord, Value};
 
 use crate::wire::scan::ScanRow;
 
-const FUNCTIONS: [AggregateFunction; 5] = [
-    AggregateFunction::Count,
-    AggregateFunction::Sum,
-    AggregateFunction::SumAsDouble,
-    AggregateFunction::Min,
-    AggregateFunction::Max,
-];
 /// Most aggregates of a scan.
 const AGGREGATES: u64 = 5;
 /// Percentage of aggregations with parts that the engine may have to refuse, and of aggregates of all rows.
@@ -240,7 +233,7 @@ fn drawn(random: &mut RandomStream, columns: u64) -> Aggregation {
     let count = random.between(1, AGGREGATES);
     let mut aggregate = || {
         let of_all = random.percent(ALL_ROWS_PERCENT);
-        let (function, at) = (random.pick(&FUNCTIONS), random.below(columns) as usize);
+        let (function, at) = (random.pick(&AggregateFunction::ALL), random.below(columns) as usize);
         match of_all {
             true => Aggregate { function: AggregateFunction::Count, column: None },
             false => Aggregate { function, column: Some(at) },
@@ -326,7 +319,7 @@ fn groups(block: &RowBlock, kinds: &[ColumnKind], keys: usize) -> Option<Vec<Gro
     (0..block.rows).map(group).collect()
 }
 
-/// Returns true if two groups are equal. Sums that are no number are: nothing tells one from the other.
+/// Returns true if two groups are equal. A sum that is NaN equals another one: their bits have no meaning.
 fn is_same_group(one: &Group, other: &Group) -> bool {
     let same = |(one, other): (&Value, &Value)| match (one, other) {
         (Value::Bits(one), Value::Bits(other)) => {

@@ -7,7 +7,7 @@ use sim_plan::tables::{ModelTable, draw};
 
 use super::rows::TrialRows;
 use crate::model::RowWrite;
-use crate::model::alter_draws::{self, Alteration};
+use crate::model::alter_draws;
 use crate::model::draws;
 
 /// Percentage of rows whose key had a row before.
@@ -72,9 +72,13 @@ pub(super) fn is_change(row: &RowWrite) -> bool {
     matches!(row.kind, Update | UpdateIgnore | Delete | DeleteIgnore)
 }
 
-/// Draws an alteration of columns.
-pub(super) fn alteration(random: &mut RandomStream, table: &ModelTable, next: u8) -> Option<Alteration> {
+/// Draws an alteration of columns; returns the table after it. `next`: the first unused number of a column,
+/// before and after it.
+pub(super) fn alteration(random: &mut RandomStream, table: &ModelTable, next: &mut u8) -> Option<ModelTable> {
     use TableStep::*;
     let step = random.pick(&[AddColumn, Several, DropColumn, RenameColumn, ChangeDefault, ChangeLayout]);
-    alter_draws::alteration(random, step, ("trial", table), next, &[])
+    let altered = alter_draws::alteration(random, step, ("trial", table), *next, &[])?.table;
+    let newest = altered.columns.iter().map(|column| column.number + 1).max();
+    *next = newest.unwrap_or_default().max(*next);
+    Some(altered)
 }

@@ -105,6 +105,11 @@ fn address(server: usize) -> String {
     format!("{}:{TSERVER_PORT}", host(server))
 }
 
+/// Returns the address of a server in messages.
+pub(super) fn address_pb(server: usize) -> HostPortPb {
+    HostPortPb { host: host(server).name(), port: u32::from(TSERVER_PORT) }
+}
+
 impl Fleet {
     pub(super) fn create(seed: u64, plan: Plan) -> Fleet {
         let log = EventLog::keeping(0..0, false);
@@ -329,11 +334,10 @@ impl Fleet {
 
     /// Returns a server as a member.
     pub(super) fn peer(&self, server: usize, member: MemberType) -> RaftPeerPb {
-        let last_known_addr = HostPortPb { host: host(server).name(), port: u32::from(TSERVER_PORT) };
         RaftPeerPb {
             permanent_uuid: Some(id_bytes(&self.ids[server])),
             member_type: Some(member as i32),
-            last_known_addr: Some(last_known_addr),
+            last_known_addr: Some(address_pb(server)),
             ..Default::default()
         }
     }

@@ -9,7 +9,7 @@
 //!        ├─► [`directories`]  a tablet server whose data directories are lost, given up, brought back, reordered
 //!        ├─► [`serving`]  tablet servers with many tablets and made-up masters: reports, full directories, transfers
 //!        ├─► [`access`]   a tablet server that checks tokens: any call with any privileges and tokens
-//!        ├─► [`catalog`]  the masters' catalog with made-up tablet servers and clients: requests, repair, fail-overs
+//!        ├─► [`catalog`]  the masters' catalog with made-up tablet servers and clients: requests, repair, failovers
 //!        ├─► [`masters`]  real masters with made-up tablet servers: failovers, tokens, policies, drains
 //!        ├─► [`backups`]  backups and restores of one table, given up and resumed
 //!        ├─► [`holds`]    holds on history, masters that lead in turn and servers' marks, without calls and disks
@@ -43,6 +43,7 @@ mod placement;
 #[cfg(test)]
 mod reached;
 mod reboots;
+mod requests;
 mod rot;
 mod rows;
 mod rpc;

@@ -29,6 +29,7 @@ impl Fleet {
         let machine = self.world.machine(&host(server).name());
         [WAL_DIR, DATA_DIR].iter().for_each(|dir| machine.slow_disk(dir, factor));
     }
+
     /// Pauses a server for these times, with short times between: what arrives in a pause is handled at once then.
     pub(super) fn run_in_bunches(&mut self, server: usize, pauses: Vec<Duration>) {
         for pause in pauses {

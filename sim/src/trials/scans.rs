@@ -92,6 +92,12 @@ pub(super) fn whole(table: &ModelTable, at: HybridStamp, ordered: bool) -> ReadC
     }
 }
 
+/// Returns the difference of the tablet's count of live rows from the model's.
+pub(super) fn wrong_count(tablet: &Tablet, rows: &TrialRows) -> Option<String> {
+    let (live, counted) = (rows.live(HybridStamp::MAX).len() as u64, tablet.stats().live_rows);
+    (live != counted).then(|| format!("{counted} live rows are counted instead of {live}"))
+}
+
 /// Returns the timestamp of a scan of the trial.
 fn stamp(call: &ReadCall) -> HybridStamp {
     match call.time {
@@ -107,6 +113,25 @@ impl TrialTable {
         let partition = shape::partition_of(&shape, &schema)?;
         let model = Incarnation::new(shape.clone(), String::new(), String::new(), 0, 0);
         Ok(TrialTable { model, shape, schema, partition })
+    }
+
+    /// Compares a tablet with the model: by a scan of all its rows at the newest timestamp of a span, by
+    /// drawn scans, and by its count of live rows.
+    pub(super) fn check_all(
+        &self,
+        random: &mut RandomStream,
+        tablet: &Tablet,
+        rows: &TrialRows,
+        (span, scans): ((HybridStamp, HybridStamp), u64),
+    ) -> Result<Option<String>> {
+        let mut calls = vec![whole(&self.shape, span.1, random.percent(50))];
+        calls.extend((0..scans).map(|_| draw(random, &self.shape, rows, span)));
+        for call in &calls {
+            if let Some(found) = self.check(random, tablet, rows, call)? {
+                return Ok(Some(found));
+            }
+        }
+        Ok(wrong_count(tablet, rows))
     }
 
     /// Scans the tablet and returns the first difference from the model's rows.

@@ -32,11 +32,11 @@ impl MasterAnswer {
 pub struct LeaderAnswers {
     /// Ids of clusters, each with the master that told it first.
     pub clusters: BTreeMap<String, String>,
-    /// The first incomplete answers of each master. The second answer, if any, is that of a call right after the first.
+    /// Incomplete answers, each with its master and the answer to a call right after it, if there was one.
     pub incomplete: Vec<(String, MasterAnswer, Option<MasterAnswer>)>,
 }
 
-/// Most incomplete answers that are retained. Without security all answers lack a token.
+/// Most incomplete answers that are retained: a leader may lack a token for as long as a plan lasts.
 const INCOMPLETE_MAX: usize = 4_096;
 
 /// The answers that clients got. Clones share them.
@@ -59,6 +59,7 @@ impl ConnectionLog {
         }
     }
 
+    /// Returns all answers so far.
     pub fn all(&self) -> LeaderAnswers {
         self.answers.lock().clone()
     }

@@ -19,6 +19,7 @@ use super::scans::LARGE_BATCH_BYTES;
 use super::{Workload, until};
 use crate::history::HybridStamp;
 use crate::model_oracle::ReadOutcome;
+use crate::model_oracle::answers::INVALID_SNAPSHOT;
 use crate::oracle::replica_checksums::{self, ReplicaChecksum};
 use crate::wire::checksum;
 use crate::wire::client::TSERVER;
@@ -29,8 +30,6 @@ use crate::wire::schema::slot;
 const OPENING_OPS: u32 = 2_000;
 /// Bytes of rows that end a call: those of a few, so that most checksums need another one.
 const BATCH_BYTES: u32 = 400;
-/// Code of a snapshot out of the history.
-const INVALID_SNAPSHOT: i32 = 13;
 
 impl Workload {
     /// Returns the checksum of a replica's rows, and their number.

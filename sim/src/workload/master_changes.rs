@@ -19,9 +19,8 @@ use super::client_actor::ClientActor;
 use super::{MASTER_PORT, Workload, until};
 use crate::history::ClientRequest;
 use crate::oracle::connections;
+use crate::wire::client::MASTER;
 use sim_plan::Host;
-
-const MASTER: &str = "kudu.master.MasterService";
 
 impl ClientActor {
     pub(super) async fn remove_master(&mut self, master: u8) {
@@ -46,7 +45,8 @@ fn host_port(master: u8) -> HostPortPb {
     HostPortPb { host: Host::Master(master).name(), port: u32::from(MASTER_PORT) }
 }
 
-fn address(master: u8) -> String {
+/// Returns the address of a master.
+pub(super) fn address(master: u8) -> String {
     format!("{}:{MASTER_PORT}", Host::Master(master))
 }
 

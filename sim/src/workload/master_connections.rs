@@ -10,8 +10,9 @@ use engine::time::Instant;
 use futures_util::future::{join_all, select};
 use nyala_common::env::Env;
 
+use super::master_changes::address;
 use super::recovery_checks::RECOVERY_CLIENT;
-use super::{MASTER_PORT, Workload, until};
+use super::{Workload, until};
 use crate::oracle::Violation;
 use crate::oracle::connections::{self, ConnectionRules};
 use crate::server_limits::raft;
@@ -43,7 +44,8 @@ impl Workload {
         }
     }
 
-    fn plain_client(&self, env: &Env) -> PlainClient {
+    /// Returns a client that knows no masters: its callers name the server of each call.
+    pub(super) fn plain_client(&self, env: &Env) -> PlainClient {
         let attempt = self.plan().cluster.rpc_timeout;
         let mut client = PlainClient::new(env.clone(), Vec::new(), RECOVERY_CLIENT, attempt);
         client.connections = self.state().connections.clone();
@@ -81,18 +83,17 @@ impl Workload {
     }
 }
 
-fn address(master: u8) -> String {
-    format!("{}:{MASTER_PORT}", Host::Master(master))
-}
-
 /// Returns true if leading masters always have a valid key: their clocks are right, a majority of them is up, and no
-/// fault stops a leader for some time or delays its writes.
+/// fault stops a leader for some time or delays its writes. Known to be harmless are restarts, and what other machines'
+/// disks lose or refuse.
 fn has_keys(plan: &Plan) -> bool {
     let restarts =
         |kind: FaultKind| matches!(kind, FaultKind::Kill | FaultKind::PowerCut | FaultKind::PowerCutPages);
     let is_harmless = |fault: &TimedFault| match (fault.target, fault.kind.kind()) {
-        (Host::Tserver(_), kind) => restarts(kind) || kind.disk_effect() != DiskEffect::None,
-        (_, kind) => restarts(kind),
+        (Host::Tserver(_) | Host::Client(_), kind) => {
+            restarts(kind) || kind.disk_effect() != DiskEffect::None
+        }
+        (Host::Master(_), kind) => restarts(kind),
     };
     let hit = plan.faults.iter().map(|fault| fault.target).filter(|host| matches!(host, Host::Master(_)));
     let (hit, masters) = (hit.collect::<BTreeSet<Host>>().len(), usize::from(plan.cluster.masters));

@@ -18,7 +18,6 @@ use nyala_proto::kudu::tserver::{
 };
 
 use super::admin::refused;
-use super::recovery_checks::RECOVERY_CLIENT;
 use super::scans::spec;
 use super::{PAUSE, TSERVER_PORT, Workload, tables, until};
 use crate::oracle::quiescing::{self, LeaderView, LeaderViews, QuiescingStats};
@@ -109,8 +108,7 @@ impl<'a> QuiesceCheck<'a> {
         address: &'a str,
         tablets: &[TabletLocation],
     ) -> QuiesceCheck<'a> {
-        let attempt = workload.plan().cluster.rpc_timeout;
-        let plain = PlainClient::new(env.clone(), Vec::new(), RECOVERY_CLIENT, attempt);
+        let plain = workload.plain_client(env);
         let replicas = tablets.iter().flat_map(|tablet| &tablet.replicas);
         let own = replicas.into_iter().find(|replica| replica.address == address);
         QuiesceCheck { workload, plain, address, id: own.map(|replica| replica.server_id.clone()) }

@@ -119,9 +119,9 @@ pub trait World {
     /// Resets every connection between two hosts; returns their number.
     fn reset_between(&mut self, one: &str, other: &str) -> usize;
 
-    /// Loses all that the connections between two hosts carry from now on, without a word to either end, as a
-    /// router does that has forgotten them; new ones work. Returns their number: 0 in a world whose network is not
-    /// ours.
+    /// Silences the connections between two hosts: all that they carry from now on is lost, and neither end
+    /// is told, as after a router has dropped its state; new ones work. Returns the number of those that were
+    /// not silent before: 0 in a world whose network is not the simulator's.
     fn silence_between(&mut self, _one: &str, _other: &str) -> usize {
         0
     }

@@ -25,8 +25,9 @@ use std::time::Duration;
 
 use engine::error::ErrorKind;
 
+use super::history_gc::HISTORY_GONE;
 use super::{OracleReport, Violation};
-use crate::history::{CallError, CallOutcome, ClientNo, ClientRequest, HistoryOp, Nanos};
+use crate::history::{CallError, ClientNo, ClientRequest, HistoryOp, Nanos};
 use crate::injector::disturbances::{DOWN, Disturbance};
 use crate::model::{Incarnation, TableVersion};
 use crate::model_oracle::{ReadOutcome, TableCall, TableEvent, WriteOutcome};
@@ -46,8 +47,7 @@ const RESET: &str = "connection reset";
 const NO_RESPONSE: &str = "no response in time";
 /// Part of the message about a call that a server refused because it has too much to do or too little memory.
 const TOO_BUSY: &str = "ERROR_SERVER_TOO_BUSY";
-/// Part of the error of a backup whose history was dropped under it, and of one whose base is older than the history.
-const HISTORY_GONE: &str = "ancient history mark";
+/// Part of the error of a backup whose base is older than the history.
 const BASE_GONE: &str = "since the base";
 /// Longest waits of a client in the last part of an operation: before an attempt, after it has learned that another
 /// server leads, and the one for which no time is left.
@@ -111,8 +111,8 @@ pub fn check(operations: &[HistoryOp], conditions: &Conditions<'_>, report: &mut
         let life = conditions.span_of(operation, Duration::ZERO);
         let excuses = if is_of_rows(operation) { &of_rows } else { &excuses };
         let own = conditions.own_excuses(operation);
-        let judged = if is_short(operation) { conditions.last_part(life) } else { life };
-        if excuses.iter().chain(&own).any(|span| span.overlaps(judged)) {
+        let checked = if is_short(operation) { conditions.last_part(life) } else { life };
+        if excuses.iter().chain(&own).any(|span| span.overlaps(checked)) {
             continue;
         }
         report.checked += 1;
@@ -135,8 +135,8 @@ pub fn check_tables(
     for event in events {
         let life = conditions.span(event.invoked, Some(event.returned), Duration::ZERO);
         let excuses = if may_be_gone(event, &tables[event.table]) { &of_gone } else { &kept };
-        let judged = if waits_for_new_tablet(event) { life } else { conditions.last_part(life) };
-        if excuses.iter().any(|span| span.overlaps(judged)) {
+        let checked = if waits_for_new_tablet(event) { life } else { conditions.last_part(life) };
+        if excuses.iter().any(|span| span.overlaps(checked)) {
             continue;
         }
         if life.to.saturating_sub(life.from) < conditions.attempt {
@@ -191,13 +191,8 @@ fn is_outdated(event: &TableEvent, tables: &[Incarnation]) -> bool {
 
 /// Returns the error of an operation that ended without a reply, if it must have one.
 fn unanswered<'a>(operation: &'a HistoryOp, conditions: &Conditions<'_>) -> Option<&'a CallError> {
-    let error = match &operation.outcome {
-        CallOutcome::Failed(error) | CallOutcome::Unknown(error) => error,
-        CallOutcome::Pending | CallOutcome::Written(_) | CallOutcome::Rows { .. } | CallOutcome::Done => {
-            return None;
-        }
-    };
     use ErrorKind::*;
+    let error = operation.outcome.error()?;
     match error.kind {
         Some(Invalid) if is_backup(operation) && conditions.holds_history && lost_history(error) => {
             Some(error)
@@ -231,12 +226,8 @@ fn lost_history(error: &CallError) -> bool {
 
 /// Returns true if the last part of an operation's life is enough for it. A new tablet may not run yet.
 fn is_short(operation: &HistoryOp) -> bool {
-    let waits_for_new_tablet = match &operation.outcome {
-        CallOutcome::Failed(error) | CallOutcome::Unknown(error) => error.message.contains(NOT_RUNNING),
-        CallOutcome::Pending | CallOutcome::Written(_) | CallOutcome::Rows { .. } | CallOutcome::Done => {
-            false
-        }
-    };
+    let error = operation.outcome.error();
+    let waits_for_new_tablet = error.is_some_and(|error| error.message.contains(NOT_RUNNING));
     let is_of_few_calls = match &operation.request {
         ClientRequest::Write { .. } | ClientRequest::Scan(_) => true,
         ClientRequest::Other(text) => SHORT_REQUESTS.iter().any(|word| text.starts_with(word)),

@@ -1,6 +1,7 @@
 //! Operations with and without excuses.
 
 use super::*;
+use crate::history::CallOutcome;
 use engine::error::Error;
 
 const SECOND: Nanos = 1_000_000_000;

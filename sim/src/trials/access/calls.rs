@@ -3,16 +3,16 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use engine::ids::{TabletId, Uuid};
+use engine::ids::{PeerId, TabletId, Uuid};
 use engine::time::Timestamp;
 use nyala_common::env::Env;
 use nyala_common::rpc::client::{CallOptions, Proxy, RpcError, RpcResponse};
-use nyala_common::wire::schema::{id_bytes, schema_to_pb};
+use nyala_common::wire::schema::id_bytes;
+use nyala_proto::kudu::HostPortPb;
+use nyala_proto::kudu::consensus::RaftPeerPb;
 use nyala_proto::kudu::consensus::raft_peer_pb::MemberType;
-use nyala_proto::kudu::consensus::{RaftConfigPb, RaftPeerPb};
 use nyala_proto::kudu::security::SignedTokenPb;
 use nyala_proto::kudu::tserver::*;
-use nyala_proto::kudu::{HostPortPb, PartitionPb, PartitionSchemaPb};
 use prost::Message;
 use sim_plan::RandomStream;
 use sim_plan::client_ops::RowsFormat;
@@ -23,8 +23,9 @@ use super::rights::{ReadShape, Rights};
 use super::tokens::{Issuer, TokenKind};
 use super::verdict::{self, Verdict, expect, verdict};
 use crate::model::{ColNo, Condition, draws};
+use crate::security::SERVICE;
 use crate::trials::rows::TrialRows;
-use crate::trials::{draw, shape};
+use crate::trials::{draw, requests, shape};
 use crate::wire::client::{ADMIN, TSERVER, text_of};
 use crate::wire::scan::{ScanTime, TabletScan};
 use crate::wire::{keys, schema};
@@ -74,23 +75,13 @@ impl AccessCalls {
         let own = shape::schema_of(&self.table).map_err(|error| error.to_string())?;
         let id = self.server_id().await?;
         let peer = RaftPeerPb {
-            permanent_uuid: Some(id.clone()),
+            permanent_uuid: Some(id_bytes(&id)),
             member_type: Some(MemberType::Voter as i32),
             last_known_addr: Some(HostPortPb { host: SERVER.name(), port: u32::from(TSERVER_PORT) }),
             ..Default::default()
         };
-        let request = CreateTabletRequestPb {
-            dest_uuid: Some(id),
-            table_id: id_bytes(&TABLE),
-            tablet_id: id_bytes(&TABLET),
-            partition: Some(PartitionPb::default()),
-            table_name: "trial".to_string(),
-            schema: schema_to_pb(&own),
-            partition_schema: Some(PartitionSchemaPb::default()),
-            config: RaftConfigPb { opid_index: Some(-1), peers: vec![peer], ..Default::default() },
-            ..Default::default()
-        };
-        let created: CreateTabletResponsePb = self.done_by("kudu", ADMIN, "CreateTablet", &request).await?;
+        let request = requests::create_tablet(id, (TABLE, TABLET), &own, vec![peer]);
+        let created: CreateTabletResponsePb = self.done_by(SERVICE, ADMIN, "CreateTablet", &request).await?;
         created.error.map_or(Ok(()), |error| Err(text_of(&error.status)))?;
         let token = self.issuer.token(TokenKind::Valid, &Rights::all(), &TABLE.to_string());
         for _ in 0..ATTEMPTS {
@@ -104,13 +95,13 @@ impl AccessCalls {
         Err("the tablet does not lead".to_string())
     }
 
-    async fn server_id(&mut self) -> Result<Bytes, String> {
+    async fn server_id(&mut self) -> Result<PeerId, String> {
         let request = ListTabletsRequestPb::default();
         let _: ListTabletsResponsePb = self.done_by(SUPERUSER, TSERVER, "ListTablets", &request).await?;
         let request = nyala_proto::kudu::server::GetStatusRequestPb {};
         let reply: nyala_proto::kudu::server::GetStatusResponsePb =
             self.done_by(SUPERUSER, "kudu.server.GenericService", "GetStatus", &request).await?;
-        Ok(reply.status.node_instance.permanent_uuid)
+        Uuid::parse(&reply.status.node_instance.permanent_uuid).map_err(|error| error.to_string())
     }
 
     /// Makes a call that must be executed.
@@ -154,13 +145,7 @@ impl AccessCalls {
         token: Option<SignedTokenPb>,
     ) -> (WriteRequestPb, Vec<crate::model::RowWrite>) {
         let rows = draw::rows(&mut self.random, &self.table, &TrialRows::default(), rows);
-        let request = WriteRequestPb {
-            tablet_id: id_bytes(&TABLET),
-            schema: Some(schema::columns(&self.table.columns, self.table.key_columns().len())),
-            row_operations: Some(shape::encoded(&self.table, &rows)),
-            authz_token: token,
-            ..Default::default()
-        };
+        let request = WriteRequestPb { authz_token: token, ..requests::write(TABLET, &self.table, &rows) };
         (request, rows)
     }
 
@@ -322,7 +307,8 @@ impl AccessCalls {
         let request = SplitKeyRangeRequestPb {
             tablet_id: id_bytes(&TABLET),
             start_primary_key: new.start_primary_key,
-            target_chunk_size_bytes: Some(1 << 10),
+            // Every key that the tablet has a sample of bounds a range.
+            target_chunk_size_bytes: Some(1),
             columns: scan
                 .columns
                 .iter()

@@ -24,8 +24,6 @@ use std::time::Duration;
 
 use engine::disk::mem::DiskCost;
 use engine::sync::Mutex;
-use node::server::security::{CertificateValidity, SecuritySettings};
-use nyala_common::security::acl::{AccessList, AccessLists};
 use sim_plan::tables::ModelTable;
 use sim_plan::{FaultProfile, Plan, PlanSize, RandomStream};
 
@@ -37,6 +35,7 @@ use crate::cluster;
 use crate::event_log::EventLog;
 use crate::oracle::Violation;
 use crate::run_observer::RunObserver;
+use crate::security;
 use crate::world::keyed::KeyedWorld;
 use crate::world::{HostProgram, World};
 
@@ -63,7 +62,7 @@ fn play(seed: u64) -> Option<String> {
     let observer = RunObserver::new(&plan, None);
     let machine = world.machine(&SERVER.name());
     machine.set_observer(observer.observer_for(SERVER, &machine));
-    let config = cluster::tserver_with(&plan, SERVER, settings());
+    let config = cluster::tserver_with(&plan, SERVER, security::trusted_settings(SUPERUSER));
     world.boot(&SERVER.name(), cluster::tablet_server(config, SERVER, observer.running()));
     if let Err(failure) = world.run_until(START) {
         return Some(failure.to_string());
@@ -109,27 +108,6 @@ fn plan_of(seed: u64) -> Plan {
     (plan.cluster.masters, plan.cluster.tservers, plan.cluster.replicas) = (1, 1, 1);
     plan.security = None;
     plan
-}
-
-/// Returns settings by which the server checks tokens. Callers state their names, as on a trusted network.
-fn settings() -> SecuritySettings {
-    let users = |name: &str| AccessList::Users([name.to_string()].into());
-    SecuritySettings {
-        service_user: "kudu".to_string(),
-        access: AccessLists {
-            service: users("kudu"),
-            superusers: users(SUPERUSER),
-            users: AccessList::Everyone,
-            fine_grained: true,
-        },
-        peers: Default::default(),
-        tls: None,
-        external: None,
-        kerberos: None,
-        jwt: None,
-        tokens: Default::default(),
-        validity: CertificateValidity { authority: CALLS, server: CALLS },
-    }
 }
 
 #[cfg(test)]

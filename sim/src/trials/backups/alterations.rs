@@ -1,5 +1,5 @@
-//! Alterations of the table's value columns: they come, go, get other names and other defaults, or none any
-//! more.
+//! Alterations of the table's value columns: they are added, dropped and renamed, and get other defaults or
+//! lose theirs.
 
 use engine::error::Result;
 use nyala_client::tables::AlterStep;

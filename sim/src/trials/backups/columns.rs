@@ -9,6 +9,9 @@ use engine::schema::{ColumnSchema, Compression, DataType, Encoding};
 use nyala_client::{RowOpKind, Session, Table};
 use sim_plan::RandomStream;
 
+/// Percentage of operations on present rows that delete them.
+const DELETE_PERCENT: u64 = 30;
+
 /// A column of numbers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ValueColumn {
@@ -59,8 +62,19 @@ impl ValueColumn {
     }
 }
 
-/// Draws the cells of a row that is written.
-pub(super) fn draw_row(random: &mut RandomStream, columns: &[ValueColumn]) -> Row {
+/// Draws an operation on a row that the table has or not: a deletion, or cells.
+pub(super) fn draw_op(
+    random: &mut RandomStream,
+    columns: &[ValueColumn],
+    is_present: bool,
+) -> (RowOpKind, Row) {
+    match is_present && random.percent(DELETE_PERCENT) {
+        true => (RowOpKind::Delete, Row::new()),
+        false => (RowOpKind::Upsert, draw_row(random, columns)),
+    }
+}
+
+fn draw_row(random: &mut RandomStream, columns: &[ValueColumn]) -> Row {
     columns.iter().filter_map(|column| Some((column.number, column.draw(random)?))).collect()
 }
 

@@ -52,16 +52,12 @@ impl Keeper {
                 break;
             }
             let key = self.random.pick(&ranges) * WIDTH + self.random.below(WIDTH as u64) as i64;
-            let deletes = rows.contains_key(&key) && self.random.percent(30);
-            let kind = if deletes { RowOpKind::Delete } else { RowOpKind::Upsert };
-            let cells = match deletes {
-                true => Row::new(),
-                false => columns::draw_row(&mut self.random, &saved.columns),
-            };
+            let (kind, cells) = columns::draw_op(&mut self.random, &saved.columns, rows.contains_key(&key));
             columns::apply(&session, (&table, &saved.columns), kind, (key, &cells)).await?;
-            match deletes {
-                true => drop(rows.remove(&key)),
-                false => replace(&mut rows, &saved.columns, key, &cells),
+            if kind == RowOpKind::Delete {
+                rows.remove(&key);
+            } else {
+                replace(&mut rows, &saved.columns, key, &cells);
             }
         }
         match session.flush().await.pop() {
@@ -98,7 +94,8 @@ fn wrong_row(
     let odd = found.iter().find(|(key, _)| !wanted.contains_key(key) && !kept.contains_key(key));
     let is_right = lost.is_none() && changed.is_none() && odd.is_none();
     (!is_right).then(|| {
-        format!("the backup has {lost:?}, the table had {changed:?}, and nothing had {odd:?}, which is there")
+        let kept = format!("kept row that changed: {changed:?}, row of neither: {odd:?}");
+        format!("missing row of the backup: {lost:?}, {kept}")
     })
 }
 

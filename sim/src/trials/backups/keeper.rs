@@ -18,7 +18,7 @@ use nyala_client::{Client, ClientConfig, CreateTable, FlushMode, RowOpKind, Sess
 use nyala_common::env::Env;
 use sim_plan::{Host, RandomStream};
 
-use super::columns::{self, Row, Rows, ValueColumn};
+use super::columns::{self, Rows, ValueColumn};
 use super::facts::TableFacts;
 use super::outage::Outage;
 use super::saved::Saved;
@@ -168,14 +168,10 @@ impl Keeper {
         for _ in 0..self.random.between(1, ROWS) {
             let Some(range) = self.draw_range() else { continue };
             let key = range * WIDTH + self.random.below(WIDTH as u64) as i64;
-            let deletes = self.rows.contains_key(&key) && self.random.percent(30);
-            let kind = if deletes { RowOpKind::Delete } else { RowOpKind::Upsert };
-            let cells = match deletes {
-                true => Row::new(),
-                false => columns::draw_row(&mut self.random, &self.columns),
-            };
+            let is_present = self.rows.contains_key(&key);
+            let (kind, cells) = columns::draw_op(&mut self.random, &self.columns, is_present);
             columns::apply(&session, (&self.table, &self.columns), kind, (key, &cells)).await?;
-            if deletes {
+            if kind == RowOpKind::Delete {
                 self.rows.remove(&key);
             } else {
                 self.ever.insert(key);

@@ -4,6 +4,7 @@ use engine::catalog::ExtraConfig;
 use engine::schema::table_settings::{DISABLE_COMPACTION, HISTORY_MAX_AGE_SEC, MAINTENANCE_PRIORITY};
 
 use super::model::{BAD_REQUEST, Extra, ModelTable, Refusal};
+use crate::oracle::table_settings;
 
 /// Valid values of each key of an extra configuration.
 pub(super) const VALUES: [(&str, [&str; 4]); 3] = [
@@ -18,6 +19,7 @@ pub(super) const INVALID: [(&str, &str); 4] = [
     (MAINTENANCE_PRIORITY, "3000000000"),
     (DISABLE_COMPACTION, "maybe"),
 ];
+
 /// Returns an extra configuration after a change.
 pub(super) fn changed(extra: &Extra, changes: &Extra) -> Result<Extra, Refusal> {
     let mut new = extra.clone();
@@ -41,13 +43,13 @@ pub(super) fn changed(extra: &Extra, changes: &Extra) -> Result<Extra, Refusal> 
 
 /// Returns true if a tablet is given the settings of its table: a rebuilt catalog has them from there.
 pub(super) fn has_settings(table: &ModelTable, extra: &ExtraConfig, attributes: &Extra) -> bool {
-    let wanted = [
-        ("nyala.table.owner", table.owner.clone()),
-        ("nyala.table.comment", table.comment.clone()),
-        ("nyala.table.replicas", table.replicas.to_string()),
-    ];
-    let is_given = |(name, value): &(&str, String)| attributes.get(*name) == Some(value);
-    extra.to_map() == table.extra && wanted.iter().all(is_given)
+    let wanted = attributes_of(table);
+    extra.to_map() == table.extra && wanted.iter().all(|(name, value)| attributes.get(name) == Some(value))
+}
+
+/// Returns the attributes by which tablets know owner, comment and replication factor of their table.
+pub(super) fn attributes_of(table: &ModelTable) -> Extra {
+    table_settings::wanted(&Extra::new(), &table.owner, &table.comment, table.replicas)
 }
 
 #[cfg(test)]

@@ -57,11 +57,7 @@ fn settings_that_the_catalog_or_a_tablet_lacks_are_reported() {
     let table = trial.model.tables[&id].clone();
     let entry = trial.master.catalog.tables().find(|entry| entry.id == id).expect("it is in the catalog");
     let extra = entry.record.extra.clone();
-    let attributes = BTreeMap::from([
-        ("nyala.table.owner".to_string(), table.owner.clone()),
-        ("nyala.table.comment".to_string(), table.comment.clone()),
-        ("nyala.table.replicas".to_string(), table.replicas.to_string()),
-    ]);
+    let attributes = table_settings::attributes_of(&table);
     assert!(table_settings::has_settings(&table, &extra, &attributes));
     assert!(!table_settings::has_settings(&table, &extra, &BTreeMap::new()));
     let known = trial.model.tables.get_mut(&id).expect("looked up above");

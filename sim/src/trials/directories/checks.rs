@@ -3,25 +3,23 @@
 use std::time::Duration;
 
 use engine::disk::Disk;
-use engine::ids::{OpId, PeerId, TabletId, Uuid};
-use engine::raft::interface::VoteRequest;
+use engine::ids::{OpId, TabletId};
 use engine::replica::wal_dir;
 use engine::tablet::flush::data_dir;
 use node::hosting::tablet_entry::EntryState;
-use nyala_common::wire::consensus::vote_to_pb;
 use nyala_proto::kudu::consensus::VoteResponsePb;
 
 use super::model::TabletModel;
 use super::{DIRS, DirectoriesTrial};
 use crate::cluster::WAL_DIR;
 use crate::trials::fleet::host;
+use crate::trials::requests;
 use crate::wire::client::CONSENSUS;
 use crate::world::World;
 
 /// Time until the tablets of a start are led.
 const LED: Duration = Duration::from_millis(2_500);
-/// A candidate that is no server, and its term and last operation: it wins every vote that is given.
-const CANDIDATE: PeerId = Uuid([0x77; 16]);
+/// Term and last operation of a candidate that gets every vote which is given.
 const NEWEST: OpId = OpId { term: 1_000, index: 1_000_000 };
 
 impl DirectoriesTrial {
@@ -57,15 +55,7 @@ impl DirectoriesTrial {
             let what = format!("{how}, {tablet:?} has not failed, although its directory is lost");
             return self.fleet.report(what);
         }
-        let request = vote_to_pb(&VoteRequest {
-            tablet: tablet.id,
-            candidate: CANDIDATE,
-            dest: self.fleet.ids[0],
-            term: NEWEST.term,
-            last_op: NEWEST,
-            is_pre_vote: false,
-            ignore_live_leader: true,
-        });
+        let request = requests::vote(self.fleet.ids[0], tablet.id, NEWEST.term, NEWEST);
         let reply: Result<VoteResponsePb, _> =
             self.fleet.call(0, (CONSENSUS, "RequestConsensusVote"), request);
         if reply.is_ok_and(|reply| reply.vote_granted()) {
@@ -73,7 +63,7 @@ impl DirectoriesTrial {
         }
     }
 
-    /// Checks that nothing of a deleted tablet is left, and forgets it.
+    /// Checks that nothing of a deleted tablet is left, and removes it from the model.
     pub(super) fn check_deleted(&mut self, at: usize, reply: &str) {
         let tablet = self.tablets.swap_remove(at);
         self.fleet.note(format!("deletion of {tablet:?}: {reply}"));

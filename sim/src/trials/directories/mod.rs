@@ -21,7 +21,6 @@ use std::time::Duration;
 
 use engine::disk::mem::MemDisk;
 use engine::schema::Schema;
-use node::tserver::TserverConfig;
 use sim_plan::tables::ModelTable;
 use sim_plan::{Plan, RandomStream};
 
@@ -34,7 +33,7 @@ use crate::oracle::Violation;
 /// Name of this oracle.
 const NAME: &str = "directories trial";
 
-/// Data directories of the server.
+/// Data directories of the server: those of a plan that has three.
 const DIRS: [&str; 3] = [DATA_DIR, "data-2", "data-3"];
 /// Steps of a trial.
 const STEPS: usize = 14;
@@ -79,7 +78,7 @@ pub(super) fn run(seed: u64) -> Option<Violation> {
 }
 
 fn plan_of(seed: u64) -> Plan {
-    fleet::plan_of(seed, 1, 1, 1)
+    Plan { data_dirs: DIRS.len() as u8, ..fleet::plan_of(seed, 1, 1, 1) }
 }
 
 impl DirectoriesTrial {
@@ -100,14 +99,7 @@ impl DirectoriesTrial {
     }
 
     fn run(&mut self) {
-        let dirs = DIRS.map(str::to_string).to_vec();
-        self.fleet.boot(
-            |plan, host| {
-                let config = cluster::tserver_config(plan, host);
-                TserverConfig { data_dirs: dirs.clone(), ..config }
-            },
-            BEGINNING,
-        );
+        self.fleet.boot(cluster::tserver_config, BEGINNING);
         (0..DIRS.len()).for_each(|_| self.create_tablet());
         for _ in 0..STEPS {
             if self.fleet.found.is_some() {

@@ -3,22 +3,15 @@
 use std::time::Duration;
 
 use engine::ids::TabletId;
-use nyala_common::wire::schema::{id_bytes, schema_to_pb};
-use nyala_proto::kudu::consensus::RaftConfigPb;
 use nyala_proto::kudu::consensus::raft_peer_pb::MemberType;
 use nyala_proto::kudu::tablet::TabletDataState;
-use nyala_proto::kudu::tserver::{
-    CreateTabletRequestPb, CreateTabletResponsePb, DeleteTabletRequestPb, DeleteTabletResponsePb,
-    WriteRequestPb, WriteResponsePb,
-};
-use nyala_proto::kudu::{PartitionPb, PartitionSchemaPb};
+use nyala_proto::kudu::tserver::{CreateTabletResponsePb, DeleteTabletResponsePb, WriteResponsePb};
 
 use super::model::{TabletModel, tablet_of};
 use super::{DIRS, DirectoriesTrial};
 use crate::trials::rows::TrialRows;
-use crate::trials::{draw, shape};
+use crate::trials::{draw, requests};
 use crate::wire::client::{ADMIN, TSERVER, text_of};
-use crate::wire::schema;
 
 /// Time until a tablet of one replica is led.
 const LED: Duration = Duration::from_millis(1_500);
@@ -34,22 +27,8 @@ impl DirectoriesTrial {
         }
         let id = tablet_of(self.next);
         self.next += 1;
-        let members = RaftConfigPb {
-            opid_index: Some(-1),
-            peers: vec![self.fleet.peer(0, MemberType::Voter)],
-            ..Default::default()
-        };
-        let request = CreateTabletRequestPb {
-            dest_uuid: Some(id_bytes(&self.fleet.ids[0])),
-            table_id: id_bytes(&id),
-            tablet_id: id_bytes(&id),
-            partition: Some(PartitionPb::default()),
-            table_name: "trial".to_string(),
-            schema: schema_to_pb(&self.schema),
-            partition_schema: Some(PartitionSchemaPb::default()),
-            config: members,
-            ..Default::default()
-        };
+        let peers = vec![self.fleet.peer(0, MemberType::Voter)];
+        let request = requests::create_tablet(self.fleet.ids[0], (id, id), &self.schema, peers);
         let created: Result<CreateTabletResponsePb, _> = self.fleet.call(0, (ADMIN, "CreateTablet"), request);
         let refused = created.map(|reply| reply.error.map(|error| text_of(&error.status)));
         self.fleet.pass(LED);
@@ -81,12 +60,7 @@ impl DirectoriesTrial {
     pub(super) fn write(&mut self, at: usize) {
         let count = self.random.between(1, ROWS);
         let rows = draw::rows(&mut self.random, &self.table, &TrialRows::default(), count);
-        let request = WriteRequestPb {
-            tablet_id: id_bytes(&self.tablets[at].id),
-            schema: Some(schema::columns(&self.table.columns, self.table.key_columns().len())),
-            row_operations: Some(shape::encoded(&self.table, &rows)),
-            ..Default::default()
-        };
+        let request = requests::write(self.tablets[at].id, &self.table, &rows);
         let written: Result<WriteResponsePb, _> = self.fleet.call(0, (TSERVER, "Write"), request);
         let refused = written.map(|reply| reply.error.map(|error| text_of(&error.status)));
         if !matches!(refused, Ok(None)) {
@@ -108,13 +82,7 @@ impl DirectoriesTrial {
 
     pub(super) fn delete(&mut self, at: usize) {
         let id = self.tablets[at].id;
-        let request = DeleteTabletRequestPb {
-            dest_uuid: Some(id_bytes(&self.fleet.ids[0])),
-            tablet_id: id_bytes(&id),
-            reason: Some("trial".to_string()),
-            delete_type: Some(TabletDataState::TabletDataDeleted as i32),
-            ..Default::default()
-        };
+        let request = requests::delete_tablet(self.fleet.ids[0], id, TabletDataState::TabletDataDeleted);
         let deleted: Result<DeleteTabletResponsePb, _> = self.fleet.call(0, (ADMIN, "DeleteTablet"), request);
         let refused = deleted.map(|reply| reply.error.map(|error| text_of(&error.status)));
         self.check_deleted(at, &format!("{refused:?}"));

@@ -208,14 +208,12 @@ impl GroupTrial {
 
     fn begin_alteration(&mut self) {
         let shape = self.table().shape.clone();
-        let Some(altered) = draw::alteration(&mut self.random, &shape, self.next_column) else { return };
-        let newest = altered.table.columns.iter().map(|column| column.number + 1).max();
-        self.next_column = self.next_column.max(newest.unwrap_or_default());
-        match shape::schema_of(&altered.table) {
+        let Some(altered) = draw::alteration(&mut self.random, &shape, &mut self.next_column) else { return };
+        match shape::schema_of(&altered) {
             Ok(schema) => {
                 let op = shape::alter_op(schema, self.tables.len() as u32, "trial");
                 self.orders.push(op.clone());
-                self.alteration = Some((op, altered.table));
+                self.alteration = Some((op, altered));
             }
             Err(error) => self.report(Some(error.to_string())),
         }

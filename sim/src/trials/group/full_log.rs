@@ -12,13 +12,13 @@ use engine::wal::ReplicateEntry;
 use super::GroupTrial;
 use super::server::TrialServer;
 
-/// Most bytes that still fit on a device that runs full: a write may fit in part, and only its log's next segment.
+/// Most bytes that are left on a device that runs full: a write may fit in part.
 const FREE_MAX: u64 = 3 << 10;
 const PLENTY: u64 = 1 << 40;
 const ENOSPC: i32 = 28;
 
 impl TrialServer {
-    /// Returns true if a scene that needs a sound server must do without this one.
+    /// Returns true if a scenario that needs a sound server must do without this one.
     pub(super) fn is_hindered(&self) -> bool {
         self.rotten || self.failed || self.stalled || self.is_full
     }
@@ -41,7 +41,10 @@ impl TrialServer {
         let synced = written.and_then(|()| if self.unsynced { wal.sync() } else { Ok(()) });
         match synced {
             Ok(()) => Ok(std::mem::take(&mut self.unsynced).then(|| wal.last_op())),
-            Err(error) if self.is_full && error.is_no_space() && wal.failure().is_none() => Ok(None),
+            Err(error) if self.is_full && error.is_no_space() && wal.failure().is_none() => {
+                self.has_waited = true;
+                Ok(None)
+            }
             Err(error) => Err(error),
         }
     }
@@ -79,8 +82,9 @@ impl GroupTrial {
         let own = &mut self.servers[server];
         if std::mem::take(&mut own.is_full) {
             own.wal_disk.set_free(PLENTY);
-            let waits = if own.unwritten.is_empty() { "nothing waits" } else { "writes have waited" };
-            self.note(format!("the log of {server} has space again, {waits}"));
+            let waited =
+                if std::mem::take(&mut own.has_waited) { "writes have waited" } else { "nothing has" };
+            self.note(format!("the log of {server} has space again, {waited}"));
         }
     }
 

@@ -1,5 +1,5 @@
-//! Hibernation: what a replica says need not wake it may be given to it later, so it changes nothing but clocks. Here
-//! it is given at once, and must have no effect.
+//! Hibernation: an event that need not wake a hibernated replica may be given to it later, so it changes nothing
+//! but clocks. Here it is given at once, and must have no effect.
 
 use engine::raft::interface::UpdateRequest;
 use engine::raft::{Hibernation, RaftEvent, RaftReply};
@@ -35,7 +35,7 @@ impl GroupTrial {
         let shown = replies.is_some().then(|| format!("{event:?}"));
         self.servers[server].step(now, event);
         let out = &self.servers[server].out;
-        let wrong = replies.filter(|replies| !is_asleep(out, replies)).map(|replies| {
+        let wrong = replies.filter(|replies| !has_no_effect(out, replies)).map(|replies| {
             format!(
                 "replica {server} need not be woken for {}, and does {:?}, {:?}, {:?}, {:?} instead of {replies:?}",
                 shown.unwrap_or_default(),
@@ -51,7 +51,7 @@ impl GroupTrial {
 }
 
 /// Returns true if a step had no effect but these replies, and perhaps a newer safe time.
-fn is_asleep(out: &ReplicaEffects, replies: &[(u64, RaftReply)]) -> bool {
+fn has_no_effect(out: &ReplicaEffects, replies: &[(u64, RaftReply)]) -> bool {
     out.replies == replies
         && out.log.is_empty()
         && out.meta.is_none()
@@ -69,8 +69,8 @@ mod tests {
     #[test]
     fn a_change_of_the_status_is_an_effect_and_a_newer_safe_time_is_none() {
         let quiet = ReplicaEffects { progress: true, ..ReplicaEffects::default() };
-        assert!(is_asleep(&quiet, &[]));
-        assert!(!is_asleep(&quiet, &[(1, RaftReply::Config(Ok(())))]), "a reply is missing");
-        assert!(!is_asleep(&ReplicaEffects { status_changed: true, ..quiet }, &[]));
+        assert!(has_no_effect(&quiet, &[]));
+        assert!(!has_no_effect(&quiet, &[(1, RaftReply::Config(Ok(())))]), "a reply is missing");
+        assert!(!has_no_effect(&ReplicaEffects { status_changed: true, ..quiet }, &[]));
     }
 }

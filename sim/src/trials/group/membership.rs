@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use engine::ids::PeerId;
-use engine::raft::{ConfigChangePart, MemberKind, RaftConfig};
+use engine::raft::{ConfigChangePart, MemberKind, Peer, RaftConfig};
 
 /// A member's kind and marks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,50 +14,57 @@ struct Member {
     replace: bool,
 }
 
+impl Member {
+    fn of(peer: &Peer) -> Member {
+        Member { kind: peer.member, promote: peer.promote, replace: peer.replace }
+    }
+}
+
 const VOTER: Member = Member { kind: MemberKind::Voter, promote: false, replace: false };
 
 type Members = BTreeMap<PeerId, Member>;
 
-/// Committed members, and all orders to change them. An order may be carried out late, by a next leader.
+/// Committed members, and all orders to change them. An order may take effect late, at a next leader.
 pub(super) struct Membership {
     members: Members,
-    orders: Vec<ConfigChangePart>,
+    /// Index of the committed configuration.
+    index: i64,
+    /// Orders, with the index of the only configuration that they may change, if they name one.
+    orders: Vec<(ConfigChangePart, Option<i64>)>,
     /// Voters of forced configurations.
     forced: Vec<Vec<PeerId>>,
 }
 
 fn members_of(config: &RaftConfig) -> Members {
-    let member = |peer: &engine::raft::Peer| {
-        (peer.id, Member { kind: peer.member, promote: peer.promote, replace: peer.replace })
-    };
-    config.peers.iter().map(member).collect()
+    config.peers.iter().map(|peer| (peer.id, Member::of(peer))).collect()
 }
 
 impl Membership {
     pub(super) fn of(config: &RaftConfig) -> Membership {
-        Membership { members: members_of(config), orders: Vec::new(), forced: Vec::new() }
+        let (members, index) = (members_of(config), config.kudu_index());
+        Membership { members, index, orders: Vec::new(), forced: Vec::new() }
     }
 
-    pub(super) fn order(&mut self, part: &ConfigChangePart) {
-        if !self.orders.contains(part) {
-            self.orders.push(part.clone());
-        }
+    pub(super) fn order(&mut self, part: &ConfigChangePart, cas: Option<i64>) {
+        self.orders.push((part.clone(), cas));
     }
 
     pub(super) fn force(&mut self, voters: &[PeerId]) {
         self.forced.push(voters.to_vec());
     }
 
-    /// Takes over the next committed configuration; returns what is wrong with it.
-    pub(super) fn commit(&mut self, next: &RaftConfig) -> Option<String> {
-        let next = members_of(next);
-        let is_ordered = self.orders.iter().any(|part| self.after(part) == next);
+    /// Takes the next committed configuration; returns what is wrong with it.
+    pub(super) fn commit(&mut self, config: &RaftConfig) -> Option<String> {
+        let next = members_of(config);
+        let is_due = |cas: Option<i64>| cas.is_none_or(|cas| cas == self.index);
+        let is_ordered = self.orders.iter().any(|(part, cas)| is_due(*cas) && self.after(part) == next);
         let is_promoted = self.members.keys().any(|id| self.promoted(*id).is_some_and(|after| after == next));
         let is_forced = self.forced.iter().any(|voters| {
             let forced: Members = voters.iter().map(|id| (*id, VOTER)).collect();
             forced == next
         });
         let before = std::mem::replace(&mut self.members, next);
+        self.index = config.kudu_index();
         let wrong = || format!("no order and no promotion makes {:?} of {before:?}", self.members);
         (!is_ordered && !is_promoted && !is_forced).then(wrong)
     }
@@ -67,8 +74,7 @@ impl Membership {
         let mut members = self.members.clone();
         match part {
             ConfigChangePart::Add(peer) => {
-                let added = Member { kind: peer.member, promote: peer.promote, replace: peer.replace };
-                members.entry(peer.id).or_insert(added);
+                members.entry(peer.id).or_insert(Member::of(peer));
             }
             ConfigChangePart::Remove(id) => drop(members.remove(id)),
             ConfigChangePart::Modify { id, member, promote, replace } => {
@@ -93,8 +99,6 @@ impl Membership {
 
 #[cfg(test)]
 mod tests {
-    use engine::raft::Peer;
-
     use super::super::ids::{id_of, peer_of};
     use super::*;
 
@@ -109,8 +113,20 @@ mod tests {
         assert_eq!(membership.commit(&config(&[peer_of(0), peer_of(1)])), None, "a promotion");
         let mut membership = Membership::of(&config(&[peer_of(0), marked]));
         assert!(membership.commit(&config(&[peer_of(0), peer_of(1), peer_of(2)])).is_some(), "an addition");
-        membership.order(&ConfigChangePart::Remove(id_of(2)));
+        membership.order(&ConfigChangePart::Remove(id_of(2)), None);
         assert_eq!(membership.commit(&config(&[peer_of(0), peer_of(1)])), None, "an order");
+    }
+
+    #[test]
+    fn an_order_changes_only_the_configuration_that_it_names() {
+        let of = |index, peers: &[Peer]| RaftConfig { opid_index: Some(index), ..config(peers) };
+        let committed = |cas| {
+            let mut membership = Membership::of(&of(7, &[peer_of(0), peer_of(1)]));
+            membership.order(&ConfigChangePart::Remove(id_of(1)), Some(cas));
+            membership.commit(&of(9, &[peer_of(0)]))
+        };
+        assert_eq!(committed(7), None);
+        assert!(committed(5).is_some());
     }
 
     #[test]
@@ -118,7 +134,8 @@ mod tests {
         let learner = Peer { member: MemberKind::NonVoter, ..peer_of(1) };
         let mut membership = Membership::of(&config(&[peer_of(0), learner.clone()]));
         let replace = Some(true);
-        membership.order(&ConfigChangePart::Modify { id: id_of(1), member: None, promote: None, replace });
+        let mark = ConfigChangePart::Modify { id: id_of(1), member: None, promote: None, replace };
+        membership.order(&mark, None);
         let replaced = Peer { replace: true, ..learner.clone() };
         assert_eq!(membership.commit(&config(&[peer_of(0), replaced])), None);
         let voter = Peer { replace: true, ..peer_of(1) };

@@ -26,8 +26,6 @@ mod disaster;
 mod effects;
 mod faults;
 mod full_log;
-mod ghost_checks;
-mod ghosts;
 mod hibernation;
 mod ids;
 mod late_orders;
@@ -35,6 +33,7 @@ mod ledger;
 mod links;
 mod membership;
 mod membership_checks;
+mod missing_replicas;
 mod open_request;
 mod operator;
 mod published;
@@ -55,13 +54,12 @@ use engine::time::{ClockReading, Instant, WallTime};
 use sim_plan::RandomStream;
 use sim_plan::tables::ModelTable;
 
-use self::ghosts::Ghosts;
 use self::ids::{TABLE, TABLET, peer_of};
 use self::ledger::Ledger;
 use self::links::Links;
 use self::membership::Membership;
 use self::open_request::OpenRequest;
-use self::server::TrialServer;
+use self::server::{MissingReplica, TrialServer};
 use super::rows::TrialRows;
 use super::scans::TrialTable;
 use super::{draw, shape};
@@ -91,7 +89,8 @@ struct GroupTrial {
     ledger: Ledger,
     /// Members by the orders to change them.
     membership: Membership,
-    ghosts: Ghosts,
+    /// The last reply to a leader that a member has no replica, by leader and member.
+    missing_replicas: BTreeMap<(usize, usize), MissingReplica>,
     /// Orders to delete replicas that were no members, with the position of the configuration that said so.
     late: Vec<(usize, ConfigPosition)>,
     /// The table, by schema version.
@@ -165,7 +164,7 @@ impl GroupTrial {
             links: Links::default(),
             ledger: Ledger::default(),
             membership: Membership::of(&members),
-            ghosts: Ghosts::default(),
+            missing_replicas: BTreeMap::new(),
             late: Vec::new(),
             next_column: shape.columns.len() as u8,
             tables: vec![TrialTable::of(shape)?],

@@ -51,7 +51,7 @@ impl GroupTrial {
 
     /// Orders a change of members, of this configuration if one is given.
     pub(super) fn order(&mut self, leader: usize, part: ConfigChangePart, cas_opid_index: Option<i64>) {
-        self.membership.order(&part);
+        self.membership.order(&part, cas_opid_index);
         let change = ConfigChange { parts: vec![part], cas_opid_index };
         self.step(leader, RaftEvent::ChangeConfig { ticket: 0, change });
     }
@@ -158,15 +158,15 @@ impl GroupTrial {
         let is_other = |peer: &&PeerStatus| peer.id != id_of(leader) && config.is_voter(peer.id);
         let others = status.peers.iter().filter(is_other);
         let (living, dead): (Vec<_>, Vec<_>) = others.partition(|peer| peer.health == PeerHealth::Healthy);
-        let unwanted = config.voter_count() == MEMBERS && dead.len() == 1 && living.len() == 1;
+        let one_is_dead = config.voter_count() == MEMBERS && dead.len() == 1 && living.len() == 1;
         let (promote, replace) =
             (self.random.pick(&[None, Some(true), Some(false)]), self.random.percent(60));
-        if unwanted {
-            self.note("one of two other voters is dead");
-        }
         let (member, id) = match self.random.below(5) {
             // It must be refused: the leader alone would be left of two voters.
-            0 | 1 if unwanted => (Some(MemberKind::NonVoter), living[0].id),
+            0 | 1 if one_is_dead => {
+                self.note("the demotion of one of two other voters, of which the other is dead");
+                (Some(MemberKind::NonVoter), living[0].id)
+            }
             2 if !learners.is_empty() => (Some(MemberKind::Voter), self.random.pick(&learners)),
             3 if !learners.is_empty() => (None, self.random.pick(&learners)),
             _ => (None, self.removal(Some(id_of(leader)), config)?.peer()),

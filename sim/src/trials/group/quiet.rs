@@ -7,7 +7,6 @@ use engine::replica::tombstone::may_delete;
 
 use super::ids::id_of;
 use super::{GroupTrial, MEMBERS};
-use crate::history::HybridStamp;
 use crate::trials::scans;
 
 /// Rounds until which the group is whole again: some seconds.
@@ -119,11 +118,8 @@ impl GroupTrial {
         let end = self.ledger_end();
         let (table, random) = (self.tables.last().expect("there is a first version"), &mut self.random);
         let call = scans::whole(&table.shape, end, true);
-        let mut wrong = table.check(random, &tablet, &self.rows, &call)?;
-        let (live, counted) = (self.rows.live(HybridStamp::MAX).len() as u64, tablet.stats().live_rows);
-        if live != counted {
-            wrong.get_or_insert(format!("{counted} live rows are counted instead of {live}"));
-        }
+        let wrong = table.check(random, &tablet, &self.rows, &call)?;
+        let mut wrong = wrong.or_else(|| scans::wrong_count(&tablet, &self.rows));
         if *tablet.schema() != table.schema {
             wrong.get_or_insert(format!("the schema is {:?} instead of {:?}", tablet.schema(), table.schema));
         }

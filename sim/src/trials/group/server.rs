@@ -53,8 +53,9 @@ pub(super) struct TrialServer {
     pub reads: Vec<LogReadRequest>,
     /// True while its log waits for the disk.
     pub stalled: bool,
-    /// True while its log's device has little space.
+    /// True while its log's device has little space, and true if a write has waited for space since.
     pub is_full: bool,
+    pub has_waited: bool,
     /// True if its log has operations that are not synced.
     pub unsynced: bool,
     /// Number of its replicas that were deleted.
@@ -97,6 +98,7 @@ impl TrialServer {
             reads: Vec::new(),
             stalled: false,
             is_full: false,
+            has_waited: false,
             unsynced: false,
             deleted: 0,
             tickets: 0,
@@ -291,4 +293,13 @@ impl TrialServer {
             self.step(now, RaftEvent::Tick);
         }
     }
+}
+
+/// A member's reply that it has no replica.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct MissingReplica {
+    /// Life of the leader that got the reply.
+    pub(super) life: u64,
+    /// Number of the member's replicas that were deleted until then.
+    pub(super) deleted: u64,
 }

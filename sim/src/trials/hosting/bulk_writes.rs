@@ -19,7 +19,9 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// A client that writes.
 pub(super) struct BulkWrites {
-    is_ended: Arc<AtomicBool>,
+    /// True once the client is to end.
+    stops: Arc<AtomicBool>,
+    /// Number of requests that were executed, once the client has ended.
     written: Arc<Mutex<Option<usize>>>,
 }
 
@@ -42,26 +44,26 @@ impl HostingTrial {
         let requests = (0..requests).map(|_| self.write_request(rows));
         let call = |request| OneCall { server, service: TSERVER, method: "Write", request };
         let calls: Arc<Vec<OneCall<WriteRequestPb>>> = Arc::new(requests.map(call).collect());
-        let is_ended = Arc::new(AtomicBool::new(false));
-        let stopped = is_ended.clone();
+        let stops = Arc::new(AtomicBool::new(false));
+        let told = stops.clone();
         let written = self.fleet.start_client(move |env| {
-            let (calls, stopped) = (calls.clone(), stopped.clone());
+            let (calls, stops) = (calls.clone(), told.clone());
             async move {
                 match order {
                     WriteOrder::AtOnce => {
                         let all = calls.iter().map(|call| write(env.clone(), call.clone()));
                         join_all(all).await.into_iter().sum()
                     }
-                    WriteOrder::Paced(pause) => write_paced(env, &calls, &stopped, pause).await,
+                    WriteOrder::Paced(pause) => write_paced(env, &calls, &stops, pause).await,
                 }
             }
         });
-        BulkWrites { is_ended, written }
+        BulkWrites { stops, written }
     }
 
-    /// Ends the client after its next reply; returns the number of requests that were answered.
+    /// Ends the client after its next reply; returns the number of requests that were executed.
     pub(super) fn end_writes(&mut self, writes: &BulkWrites) -> usize {
-        writes.is_ended.store(true, Ordering::Relaxed);
+        writes.stops.store(true, Ordering::Relaxed);
         let mut waited = Duration::ZERO;
         while writes.written.lock().is_none() && waited < CALL * 2 {
             self.fleet.pass(LOOK);
@@ -75,12 +77,12 @@ impl HostingTrial {
 async fn write_paced(
     env: Env,
     calls: &[OneCall<WriteRequestPb>],
-    stopped: &AtomicBool,
+    stops: &AtomicBool,
     pause: Duration,
 ) -> usize {
     let mut written = 0;
     for call in calls {
-        if stopped.load(Ordering::Relaxed) {
+        if stops.load(Ordering::Relaxed) {
             break;
         }
         written += write(env.clone(), call.clone()).await;
@@ -89,7 +91,7 @@ async fn write_paced(
     written
 }
 
-/// Returns 1 if a request is answered without an error.
+/// Sends a request; returns 1 if it is executed.
 async fn write(env: Env, call: OneCall<WriteRequestPb>) -> usize {
     let reply: Result<WriteResponsePb, CallFailure> = call.make(env, CallOptions::default()).await;
     usize::from(reply.is_ok_and(|reply| reply.error.is_none()))

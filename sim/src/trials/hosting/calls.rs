@@ -7,42 +7,24 @@ use engine::raft::RaftStatus;
 use engine::time::Timestamp;
 use node::hosting::replica::ReplicaHandle;
 use node::hosting::tablet_entry::EntryState;
-use nyala_common::wire::schema::{id_bytes, schema_to_pb};
-use nyala_proto::kudu::consensus::RaftConfigPb;
+use nyala_common::wire::schema::id_bytes;
 use nyala_proto::kudu::consensus::raft_peer_pb::MemberType;
-use nyala_proto::kudu::tserver::{
-    CreateTabletRequestPb, CreateTabletResponsePb, WriteRequestPb, WriteResponsePb,
-};
-use nyala_proto::kudu::{PartitionPb, PartitionSchemaPb};
+use nyala_proto::kudu::tserver::{CreateTabletResponsePb, WriteRequestPb, WriteResponsePb};
 
 use super::{HostingTrial, MEMBERS, TABLE, TABLET};
 use crate::trials::rows::TrialRows;
-use crate::trials::{draw, shape};
+use crate::trials::{draw, requests};
 use crate::wire::client::{ADMIN, TSERVER, text_of};
-use crate::wire::schema;
 
 /// Most rows of a write.
 const ROWS: u64 = 8;
 
 impl HostingTrial {
     pub(super) fn create_tablet(&mut self) {
-        let members = RaftConfigPb {
-            opid_index: Some(-1),
-            peers: (0..MEMBERS).map(|server| self.fleet.peer(server, MemberType::Voter)).collect(),
-            ..Default::default()
-        };
+        let peers: Vec<_> = (0..MEMBERS).map(|server| self.fleet.peer(server, MemberType::Voter)).collect();
         for server in 0..MEMBERS {
-            let request = CreateTabletRequestPb {
-                dest_uuid: Some(id_bytes(&self.fleet.ids[server])),
-                table_id: id_bytes(&TABLE),
-                tablet_id: tablet_id(),
-                partition: Some(PartitionPb::default()),
-                table_name: "trial".to_string(),
-                schema: schema_to_pb(&self.schema),
-                partition_schema: Some(PartitionSchemaPb::default()),
-                config: members.clone(),
-                ..Default::default()
-            };
+            let id = self.fleet.ids[server];
+            let request = requests::create_tablet(id, (TABLE, TABLET), &self.schema, peers.clone());
             // The first ones may have had it copied there before this arrives.
             let created: Result<CreateTabletResponsePb, _> =
                 self.fleet.call(server, (ADMIN, "CreateTablet"), request);
@@ -64,12 +46,7 @@ impl HostingTrial {
     /// Returns a request that writes some rows.
     pub(super) fn write_request(&mut self, count: u64) -> WriteRequestPb {
         let rows = draw::rows(&mut self.random, &self.table, &TrialRows::default(), count);
-        WriteRequestPb {
-            tablet_id: tablet_id(),
-            schema: Some(schema::columns(&self.table.columns, self.table.key_columns().len())),
-            row_operations: Some(shape::encoded(&self.table, &rows)),
-            ..Default::default()
-        }
+        requests::write(TABLET, &self.table, &rows)
     }
 
     /// Returns the state of the tablet at a server; `None` if it runs without one, or not at all.

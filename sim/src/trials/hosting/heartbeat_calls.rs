@@ -15,7 +15,7 @@ use nyala_proto::kudu::tserver::tablet_server_error_pb::Code;
 
 use super::calls::tablet_id;
 use super::{HostingTrial, TABLET};
-use crate::cluster::WAL_DIR;
+use crate::cluster::{self, WAL_DIR};
 use crate::trials::fleet::host;
 use crate::wire::client::CONSENSUS;
 use crate::world::World;
@@ -40,9 +40,7 @@ impl HostingTrial {
     /// Sends heartbeats of several tablets to a follower whose log is slow, as its leader might.
     pub(super) fn send_heartbeats(&mut self) {
         let Some((leader, status)) = self.calm_group() else { return };
-        let followers = status.peers.iter().filter_map(|peer| self.server_of(peer));
-        let followers: Vec<usize> = followers.filter(|server| *server != leader).collect();
-        let follower = self.random.pick(&followers);
+        let follower = self.random.pick(&self.followers(leader, &status));
         let machine = self.fleet.world.machine(&host(follower).name());
         let Some(running) = self.fleet.running(follower) else { return };
         machine.stall(WAL_DIR, running.env.now().mono.after(STALLED));
@@ -55,10 +53,13 @@ impl HostingTrial {
                 HeartbeatsRequestPb { dest_uuid: Some(id_bytes(&self.fleet.ids[follower])), updates };
             let reply: Result<HeartbeatsResponsePb, _> =
                 self.fleet.call(follower, (CONSENSUS, "Heartbeats"), request);
-            let responses = reply.map(|reply| reply.responses);
-            let wrong = responses.as_ref().ok().and_then(|responses| wrong_response(&beats, responses));
-            let shown = responses.map(|responses| responses.len());
+            let shown = reply.as_ref().map(|reply| reply.responses.len());
             self.fleet.note(format!("{beats:?} to {follower}, whose log is slow: {shown:?} responses"));
+            let wrong = match reply {
+                Ok(reply) => wrong_response(&beats, &reply.responses),
+                Err(_) if !cluster::replies_promptly(&self.fleet.plan) => None,
+                Err(failure) => Some(format!("no reply to the heartbeats {beats:?}: {failure}")),
+            };
             wrong.into_iter().for_each(|wrong| self.fleet.report(wrong));
         }
         self.fleet.pass(STALLED);

@@ -1,5 +1,5 @@
-//! A follower whose memory has no space for an operation that its leader has. As long as it uses little it must get it
-//! nevertheless: the group would wait for it otherwise.
+//! A follower whose memory has no space for an operation that its leader has. While the follower uses little memory,
+//! it must take the operation nevertheless: the group would wait for it otherwise.
 
 use std::time::Duration;
 
@@ -30,9 +30,7 @@ impl HostingTrial {
     /// Writes an operation for which a follower's limit has no space, although it uses little.
     pub(super) fn write_with_little_memory(&mut self) {
         let Some((leader, status)) = self.calm_group() else { return };
-        let followers = status.peers.iter().filter_map(|peer| self.server_of(peer));
-        let followers: Vec<usize> = followers.filter(|server| *server != leader).collect();
-        let follower = self.random.pick(&followers);
+        let follower = self.random.pick(&self.followers(leader, &status));
         // What it lacks for another reason would be missed for that one.
         if self.applied(follower) != self.applied(leader) {
             return;

@@ -8,8 +8,7 @@ use engine::disk::Disk;
 use engine::raft::{PeerHealth, RaftStatus};
 use engine::replica::wal_dir;
 use node::hosting::tablet_entry::EntryState;
-use nyala_proto::kudu::consensus::raft_peer_pb::MemberType;
-use nyala_proto::kudu::consensus::{ChangeConfigType, RaftPeerAttrsPb, RaftPeerPb};
+use nyala_proto::kudu::consensus::ChangeConfigType;
 use sim_plan::EngineLimits;
 
 use super::bulk_writes::WriteOrder;
@@ -21,12 +20,12 @@ const ROWS: u64 = 14;
 /// Factors by which the devices of the sink are slower, and pauses of the client in milliseconds.
 const SLOWNESS: [u32; 3] = [20, 80, 80];
 const PAUSES: [u64; 3] = [1, 8, 20];
-/// Interval between looks, and their numbers: those for which the sink is slow, less than a source keeps its log;
-/// those after which a learner is lost that its leader calls so, as that may not yet know of the copy; and those until
-/// which it must be a voter.
+/// Interval between looks, and the number of those for which the sink is slow: less than a source keeps its log.
 const LOOK: Duration = Duration::from_millis(10);
 const SLOW_LOOKS: u32 = 1_200;
+/// Looks in a row at which the leader calls the learner lost, until it is: the leader may not know of its copy yet.
 const LOST_LOOKS: u32 = 1_000;
+/// Looks until the learner must be a voter.
 const LOOKS: u32 = 8_000;
 
 /// End of a long copy.
@@ -36,13 +35,14 @@ enum CopyEnd {
     Voter,
     /// Its source does not lead any more, or a server has ended: then it may be copied again.
     Disturbed,
-    /// It is none, and its source has not the log that it lacks.
+    /// It is no voter, and the log of its source begins after what it lacks.
     LogGone,
-    /// It is none after a minute.
+    /// It is no voter after the last look.
     Late,
 }
 
 impl HostingTrial {
+    /// Adds a slow server as a learner, while a client writes more than a log keeps for it.
     pub(super) fn copy_long(&mut self) {
         // With large limits no log is cut here.
         if self.fleet.plan.cluster.limits != EngineLimits::Tiny {
@@ -51,8 +51,7 @@ impl HostingTrial {
         let Some((leader, sink)) = self.calm_copy() else { return };
         let (factor, pause) = (self.random.pick(&SLOWNESS), Duration::from_millis(self.random.pick(&PAUSES)));
         self.fleet.slow_disks(sink, factor);
-        let attrs = Some(RaftPeerAttrsPb { promote: Some(true), replace: None });
-        let learner = RaftPeerPb { attrs, ..self.fleet.peer(sink, MemberType::NonVoter) };
+        let learner = self.marked_learner(sink);
         if self.change(leader, ChangeConfigType::AddPeer, learner) {
             let before = self.first_segment(leader);
             let writes = self.start_writes(leader, (REQUESTS, ROWS), WriteOrder::Paced(pause));
@@ -78,7 +77,8 @@ impl HostingTrial {
                 Some(format!("the log that a learner lacks is gone at its source after {copies} copies"))
             }
             CopyEnd::Late => {
-                Some(format!("a learner is no voter a minute after it was added, copied {copies} times"))
+                let waited = LOOK * LOOKS;
+                Some(format!("a learner is no voter {waited:?} after it was added, copied {copies} times"))
             }
         };
         wrong.into_iter().for_each(|wrong| self.fleet.report(wrong));

@@ -7,7 +7,7 @@
 //!   in the end: three healthy voters, each order is carried out, nothing stays       invariants of replication
 //! ```
 //!
-//! Scenes put a group that is whole into a rare situation: a long copy, truncated operations, little memory, full
+//! Scenarios put a group that is whole into a rare situation: a long copy, truncated operations, little memory, full
 //! devices, slow replicas, learners that are marked late.
 //!
 //! In a run, masters delete and copy replicas now and then, and a disk mostly fails at another time. Here orders are

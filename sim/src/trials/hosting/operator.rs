@@ -90,8 +90,7 @@ impl HostingTrial {
             return;
         }
         let server = self.random.pick(&others);
-        let attrs = Some(RaftPeerAttrsPb { promote: Some(true), replace: None });
-        let learner = RaftPeerPb { attrs, ..self.fleet.peer(server, MemberType::NonVoter) };
+        let learner = self.marked_learner(server);
         let late = self.late.iter().rev().find(|order| order.server == server).copied();
         let late = late.filter(|_| self.replica(server).is_some());
         if let Some(order) = late.filter(|_| self.random.percent(BESIDE_PERCENT)) {
@@ -100,6 +99,12 @@ impl HostingTrial {
         if self.change(leader, ChangeConfigType::AddPeer, learner) && self.random.percent(OVERTAKEN_PERCENT) {
             self.delete_added(server);
         }
+    }
+
+    /// Returns a server as a learner that is marked for promotion.
+    pub(super) fn marked_learner(&self, server: usize) -> RaftPeerPb {
+        let attrs = Some(RaftPeerAttrsPb { promote: Some(true), replace: None });
+        RaftPeerPb { attrs, ..self.fleet.peer(server, MemberType::NonVoter) }
     }
 
     /// Adds a server that still has its former replica, while the order to delete that arrives. The server is slow, or
@@ -201,6 +206,12 @@ impl HostingTrial {
 
     pub(super) fn server_of(&self, peer: &PeerStatus) -> Option<usize> {
         self.fleet.ids.iter().position(|id| *id == peer.id)
+    }
+
+    /// Returns the servers of the other members that a leader knows.
+    pub(super) fn followers(&self, leader: usize, status: &RaftStatus) -> Vec<usize> {
+        let servers = status.peers.iter().filter_map(|peer| self.server_of(peer));
+        servers.filter(|server| *server != leader).collect()
     }
 
     /// Returns true if the group has its members, all of them healthy voters, and no other server a replica with data.

@@ -18,6 +18,7 @@ use super::calls::tablet_id;
 use super::{HostingTrial, SERVERS, TABLET};
 use crate::cluster::{DATA_DIR, WAL_DIR};
 use crate::trials::fleet::{OPERATOR, OneCall, host};
+use crate::trials::requests;
 use crate::wire::client::{ADMIN, CONSENSUS, text_of};
 use crate::workload::TSERVER_PORT;
 use crate::world::World;
@@ -78,12 +79,9 @@ impl HostingTrial {
         cas: Option<ConfigPosition>,
     ) -> OneCall<DeleteTabletRequestPb> {
         let request = DeleteTabletRequestPb {
-            dest_uuid: Some(id_bytes(&self.fleet.ids[server])),
-            tablet_id: tablet_id(),
-            reason: Some("trial".to_string()),
-            delete_type: Some(to as i32),
             cas_config_opid_index_less_or_equal: cas.map(|cas| cas.index),
             nyala_cas_config_opid_term: cas.and_then(|cas| cas.term).map(|term| term as i64),
+            ..requests::delete_tablet(self.fleet.ids[server], TABLET, to)
         };
         OneCall { server, service: ADMIN, method: "DeleteTablet", request }
     }

@@ -50,7 +50,7 @@ impl HostingTrial {
         self.fleet.report(format!("the group is not whole again without faults: {states}"));
     }
 
-    fn show_all(&self) -> String {
+    pub(super) fn show_all(&self) -> String {
         let states: Vec<String> = (0..SERVERS).map(|server| self.show(server)).collect();
         states.join("; ")
     }

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use nyala_proto::kudu::consensus::raft_peer_pb::MemberType;
-use nyala_proto::kudu::consensus::{ChangeConfigType, RaftPeerAttrsPb, RaftPeerPb};
+use nyala_proto::kudu::consensus::{ChangeConfigType, RaftPeerPb};
 
 use super::HostingTrial;
 
@@ -16,7 +16,7 @@ const VOTER_LOOKS: u32 = 100;
 const QUIET_MILLIS: u64 = 4_000;
 
 impl HostingTrial {
-    /// Adds a learner without a mark, lets the group fall asleep, and marks it.
+    /// Adds a learner without a mark, lets the group hibernate, and marks it.
     pub(super) fn mark_quiet_learner(&mut self) {
         let Some((leader, sink)) = self.calm_copy() else { return };
         let plain = self.fleet.peer(sink, MemberType::NonVoter);
@@ -31,8 +31,7 @@ impl HostingTrial {
         }
         let quiet = Duration::from_millis(self.random.below(QUIET_MILLIS));
         self.fleet.pass(quiet);
-        let attrs = Some(RaftPeerAttrsPb { promote: Some(true), replace: None });
-        let marked = RaftPeerPb { attrs, member_type: None, ..self.fleet.peer(sink, MemberType::NonVoter) };
+        let marked = RaftPeerPb { member_type: None, ..self.marked_learner(sink) };
         if self.leader() != Some(leader) || !self.change(leader, ChangeConfigType::ModifyPeer, marked) {
             return;
         }

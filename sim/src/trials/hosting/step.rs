@@ -36,7 +36,7 @@ pub(super) enum Step {
     LittleMemory,
     /// Heartbeats of several tablets reach a replica that is slow, and others.
     Heartbeats,
-    /// A server restarts on a full device.
+    /// A server is killed and restarts on full devices.
     RestartFull,
     Kill,
     PowerCut,

@@ -1,4 +1,4 @@
-//! Operations that only one follower gets, and that the next leader's truncate there: nothing of them may stay, neither
+//! Operations that only one follower gets, and that the next leader truncates there. Nothing of them may stay, neither
 //! on disk nor in memory. The leader that sent them had no space for its own log, and ends.
 
 use std::time::Duration;
@@ -16,7 +16,7 @@ const ROWS: u64 = 300;
 const SENT: Duration = Duration::from_millis(300);
 const ELECTION: Duration = Duration::from_secs(4);
 const EQUAL: Duration = Duration::from_secs(3);
-/// Interval and number of looks at the memory that is reserved: a call may be under way at one of them.
+/// Interval and number of looks at the memory that is reserved: a call may be in progress at one of them.
 const LOOK: Duration = Duration::from_millis(230);
 const LOOKS: u32 = 3;
 /// Bytes by which the reservations of a follower may differ: stores reserve what they may need next. The operations
@@ -25,16 +25,11 @@ const SLACK: u64 = 1 << 20;
 const PLENTY: u64 = 1 << 40;
 
 impl HostingTrial {
-    /// Lets operations reach one follower alone, which another leader truncates.
+    /// Lets operations reach one follower alone. Another leader truncates them.
     pub(super) fn truncate_entries(&mut self) {
         let Some((leader, status)) = self.calm_group() else { return };
-        let others: Vec<usize> = status.peers.iter().filter_map(|peer| self.server_of(peer)).collect();
-        let others: Vec<usize> = others.into_iter().filter(|server| *server != leader).collect();
-        if others.len() != 2 {
-            return;
-        }
-        let at = self.random.below(2) as usize;
-        let (follower, other) = (others[at], others[1 - at]);
+        let [one, two] = self.followers(leader, &status)[..] else { return };
+        let (follower, other) = self.random.pick(&[(one, two), (two, one)]);
         let before = self.reserved(follower);
         let wal = self.fleet.world.machine(&host(leader).name()).disk(WAL_DIR);
         wal.set_free(0);
@@ -47,7 +42,7 @@ impl HostingTrial {
         wal.set_free(PLENTY);
         self.fleet.repair_links();
         self.fleet.cut_links(follower, None);
-        let _ = self.end_writes(&writes);
+        self.end_writes(&writes);
         self.fleet.restart(leader);
         self.fleet.pass(ELECTION);
         self.fleet.repair_links();

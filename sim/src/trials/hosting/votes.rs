@@ -1,18 +1,15 @@
 //! Vote requests of a candidate that has lost already: to tombstones, copies in progress and failed replicas, too.
 
-use engine::ids::{OpId, PeerId, Uuid};
+use engine::ids::OpId;
 use engine::raft::RaftStatus;
-use engine::raft::interface::VoteRequest;
-use nyala_common::wire::consensus::vote_to_pb;
 use nyala_proto::kudu::consensus::VoteResponsePb;
 use nyala_proto::kudu::tablet::TabletDataState;
 
 use super::{HostingTrial, SERVERS, TABLET};
+use crate::trials::requests;
 use crate::wire::client::CONSENSUS;
 
-/// The candidate: none of the servers, which the invariants know.
-const CANDIDATE: PeerId = Uuid([0x77; 16]);
-/// Operations by which its log may end before the leader's.
+/// Operations by which the candidate's log may end before the leader's.
 const BEHIND: u64 = 12;
 
 impl HostingTrial {
@@ -47,15 +44,8 @@ impl HostingTrial {
 
     fn ask_for_vote(&mut self, status: &RaftStatus, to: usize) {
         let index = status.last.index.saturating_sub(self.random.below(BEHIND));
-        let request = vote_to_pb(&VoteRequest {
-            tablet: TABLET,
-            candidate: CANDIDATE,
-            dest: self.fleet.ids[to],
-            term: status.term,
-            last_op: OpId { term: status.last.term, index },
-            is_pre_vote: false,
-            ignore_live_leader: true,
-        });
+        let last_op = OpId { term: status.last.term, index };
+        let request = requests::vote(self.fleet.ids[to], TABLET, status.term, last_op);
         let reply: Result<VoteResponsePb, _> =
             self.fleet.call(to, (CONSENSUS, "RequestConsensusVote"), request);
         let granted = reply.map(|reply| reply.vote_granted());

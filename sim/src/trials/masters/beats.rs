@@ -21,10 +21,11 @@ use nyala_proto::kudu::tablet::{TabletDataState, TabletStatePb};
 use nyala_proto::kudu::{NodeInstancePb, ServerRegistrationPb};
 
 use super::known_master::Contact;
-use super::settings::{CALL, SERVICE, SETTLED, address, master};
+use super::settings::{CALL, SETTLED, master_address};
 use super::state::State;
+use crate::security::SERVICE;
+use crate::trials::fleet::address_pb;
 use crate::wire::client::MASTER;
-use crate::workload::MASTER_PORT;
 
 /// Interval at which a server looks for changes to report.
 const LOOK: Duration = Duration::from_millis(100);
@@ -38,9 +39,10 @@ pub(super) struct Beats {
     master: usize,
     proxy: Proxy,
     identity: Arc<ServerIdentity>,
-    /// Life of the master that has accepted this server.
+    /// True if the master knows this life of the server, and true if it may lead.
     registered: bool,
     leads: bool,
+    /// Last change that a leading master has acknowledged.
     acknowledged: Option<u64>,
     sequence: i32,
 }
@@ -64,8 +66,7 @@ impl Beats {
         number: usize,
         identity: Arc<ServerIdentity>,
     ) -> Beats {
-        let target = format!("{}:{MASTER_PORT}", master(number));
-        let proxy = Proxy::new(env.clone(), target, identity.caller(SERVICE));
+        let proxy = Proxy::new(env.clone(), master_address(number), identity.caller(SERVICE));
         let id = state.lock().servers[server].id();
         Beats {
             env,
@@ -140,7 +141,7 @@ impl Beats {
         };
         let secure = self.identity.settings().is_some();
         let registration =
-            ServerRegistrationPb { rpc_addresses: vec![address(self.server)], ..Default::default() };
+            ServerRegistrationPb { rpc_addresses: vec![address_pb(self.server)], ..Default::default() };
         let ts_instance = NodeInstancePb { permanent_uuid: id_bytes(&self.id), instance_seqno: self.life };
         let request = TsHeartbeatRequestPb {
             common: TsToMasterCommonPb { ts_instance },
@@ -193,7 +194,7 @@ impl Beats {
             return;
         }
         let leads = reply.leader_master();
-        state.hear(self.master, sent.to_life, leads, self.env.now().mono);
+        state.on_role(self.master, sent.to_life, leads, self.env.now().mono);
         self.take_credentials(&mut state, reply);
         self.take_registration(&mut state, sent, reply);
         if leads && sent.report.is_some() && !reply.needs_reregister() {

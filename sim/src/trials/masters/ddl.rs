@@ -14,7 +14,7 @@ use nyala_proto::kudu::{ColumnSchemaPb, DataType, PartitionSchemaPb, SchemaPb};
 use super::rights::{self, DATABASES, LETTERS, USERS, Wish};
 use super::script::{Answer, Script, by_id};
 use super::settings::{CALL, SETTLED, UNRESPONSIVE};
-use super::tables::Requested;
+use super::tables::{KnownTable, Requested};
 
 /// Owner of a table whose change of owner has no reply.
 const UNSURE: &str = "?";
@@ -121,9 +121,8 @@ impl Script {
     /// Draws a table of which everything is known, with its only name.
     pub(super) fn draw_table(&mut self) -> Option<(String, String, Requested)> {
         let state = self.state.lock();
-        let is_sure = |table: &&super::tables::KnownTable| {
-            !table.ending && table.names.len() == 1 && table.of.owner != UNSURE
-        };
+        let is_sure =
+            |table: &&KnownTable| !table.ending && table.names.len() == 1 && table.of.owner != UNSURE;
         let known = state.tables.known.iter().filter(|(_, table)| is_sure(table));
         let known: Vec<_> =
             known.map(|(id, table)| (id.clone(), table.names[0].clone(), table.of.clone())).collect();

@@ -10,9 +10,9 @@ use engine::ids::Uuid;
 use nyala_client::{Client, ClientConfig};
 
 use super::script::Script;
-use super::settings::{CALL, MASTERS, SERVERS, TRUSTED, master};
+use super::settings::{CALL, MASTERS, SERVERS, TRUSTED, location, master_address};
 use super::state::State;
-use crate::workload::MASTER_PORT;
+use crate::trials::placement::cluster::Cluster;
 
 /// Moves at once, and the time limit of each.
 const AT_ONCE: usize = 2;
@@ -53,8 +53,8 @@ pub(super) async fn drain(script: &mut Script, changes: bool) -> Result<(), Stri
 }
 
 async fn try_drain(script: &Script, from: Uuid) -> Result<usize, String> {
-    let masters = (0..MASTERS).map(|number| format!("{}:{MASTER_PORT}", master(number)));
-    let config = ClientConfig { rpc_timeout: CALL, user: TRUSTED.to_string(), ..ClientConfig::new(masters) };
+    let config = ClientConfig::new((0..MASTERS).map(master_address));
+    let config = ClientConfig { rpc_timeout: CALL, user: TRUSTED.to_string(), ..config };
     let client =
         Client::connect(script.links.env.clone(), config).await.map_err(|error| error.to_string())?;
     client.drain_server(from, AT_ONCE, PATIENCE, |_| ()).await.map_err(|error| error.to_string())
@@ -74,32 +74,20 @@ fn check_drained(state: &State, from: Uuid, before: &Voters) -> Result<(), Strin
     if let Some((tablet, _)) = voters_with(state, from).first_key_value() {
         return Err(format!("{from} is drained, and is still a voter of {tablet}"));
     }
+    let others = state.servers.iter().filter(|server| server.id() != from);
+    let servers = others.map(|server| (server.id(), location(server.number).to_string())).collect();
+    let cluster = Cluster { servers, tablets: Vec::new() };
     for (tablet, voters) in before {
-        let group = &state.groups[tablet];
-        let after: BTreeSet<Uuid> = group.voters().map(|voter| voter.id).collect();
-        let stay: BTreeSet<Uuid> = voters.iter().copied().filter(|voter| *voter != from).collect();
-        let usable: Vec<Uuid> =
-            state.servers.iter().map(|server| server.id()).filter(|id| *id != from).collect();
-        let with = |to: &Uuid| stay.iter().copied().chain([*to]).collect::<BTreeSet<Uuid>>();
-        let choices = usable.iter().filter(|to| !stay.contains(to)).map(with);
-        let least = choices.map(|choice| excess(state, &usable, &choice)).min().unwrap_or_default();
-        if after.len() != voters.len() || excess(state, &usable, &after) > least {
+        let after: Vec<Uuid> = state.groups[tablet].voters().map(|voter| voter.id).collect();
+        let stay: Vec<Uuid> = voters.iter().copied().filter(|voter| *voter != from).collect();
+        let with = |to: &Uuid| stay.iter().copied().chain([*to]).collect::<Vec<Uuid>>();
+        let choices = cluster.servers.keys().filter(|to| !stay.contains(to)).map(with);
+        let least = choices.map(|choice| cluster.excess(&choice)).min().unwrap_or_default();
+        if after.len() != voters.len() || cluster.excess(&after) > least {
             return Err(format!(
-                "{tablet} moves from {voters:?} to {after:?}, more than {least} in one place"
+                "{tablet} moves from {voters:?} to {after:?}, more than {least} above the limit of a location"
             ));
         }
     }
     Ok(())
-}
-
-/// Returns how many voters are in a location above those that it may have where others are usable.
-fn excess(state: &State, usable: &[Uuid], voters: &BTreeSet<Uuid>) -> usize {
-    let places: BTreeSet<_> = usable.iter().map(|id| state.place(*id)).collect();
-    let most = match places.len() {
-        0 | 1 => voters.len(),
-        2 => voters.len().div_ceil(2),
-        _ => (voters.len().saturating_sub(1) / 2).max(1),
-    };
-    let inside = |place| voters.iter().filter(|id| state.place(**id) == place).count();
-    places.into_iter().map(|place| inside(place).saturating_sub(most)).sum()
 }

@@ -7,9 +7,10 @@ use engine::time::Instant;
 use super::MastersTrial;
 use super::fault_end::FaultEnd;
 use super::outage::Outage;
-use super::settings::{IDENTITIES, MASTERS, SERVERS, host, master, reading};
+use super::settings::{IDENTITIES, MASTERS, SERVERS, master};
 use crate::cluster::WAL_DIR;
 use crate::net::rules::LinkEffect;
+use crate::trials::fleet::host;
 use crate::world::{LinkRule, World};
 
 /// Longest time of each fault, in milliseconds, and of the pause between two.
@@ -78,7 +79,7 @@ impl MastersTrial {
                 let server = self.random.below(SERVERS as u64) as usize;
                 self.delay(&[server]);
             }
-            Fault::LateServers => self.delay(&[0, 1, 2, 3, 4]),
+            Fault::LateServers => self.delay(&(0..SERVERS).collect::<Vec<_>>()),
             Fault::None => {}
         }
         Duration::from_millis(self.random.below(PAUSE_MILLIS))
@@ -90,7 +91,7 @@ impl MastersTrial {
     }
 
     fn now(&self) -> Instant {
-        reading(self.world.now())
+        self.world.mono()
     }
 
     fn note(&mut self, what: String) {
@@ -113,12 +114,12 @@ impl MastersTrial {
         self.later(DOWN_MILLIS, FaultEnd::StartMaster(number));
     }
 
-    /// Takes a master for none that leads.
+    /// Records that a master that cannot be reached does not lead.
     fn depose(&mut self, number: usize) {
         let now = self.now();
         let mut state = self.state.lock();
         let life = state.masters[number].life;
-        state.hear(number, life, false, now);
+        state.on_role(number, life, false, now);
     }
 
     fn cut_off(&mut self, number: usize) {

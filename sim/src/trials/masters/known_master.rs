@@ -1,4 +1,4 @@
-//! What is known of a real master: its life, disturbances, and the servers that have told it of themselves.
+//! A real master as the trial knows it: its life, its disturbances, and the servers that sent it heartbeats.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ pub(super) struct KnownMaster {
 }
 
 impl KnownMaster {
-    /// Begins the next life, which knows no server. A heartbeat that is under way may still arrive.
+    /// Begins the next life, which knows no server. A heartbeat that was sent before may still arrive.
     pub(super) fn start(&mut self, now: Instant) {
         self.life += 1;
         (self.up, self.disturbed_until) = (true, now);

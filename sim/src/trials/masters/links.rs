@@ -9,10 +9,9 @@ use nyala_proto::kudu::master::MasterErrorPb;
 use nyala_proto::kudu::master::master_error_pb::Code;
 use prost::Message;
 
-use super::settings::{CALL, TRUSTED, master};
+use super::settings::{CALL, TRUSTED, master_address};
 use crate::security;
 use crate::wire::client::MASTER;
-use crate::workload::MASTER_PORT;
 
 /// Feature of masters that ConnectToMaster needs.
 const CONNECT_TO_MASTER: u32 = 3;
@@ -51,7 +50,7 @@ impl Links {
         let env = self.env.clone();
         let connect = || {
             let caller = security::caller(&env, user);
-            Proxy::new(env.clone(), format!("{}:{MASTER_PORT}", master(to)), &caller)
+            Proxy::new(env.clone(), master_address(to), &caller)
         };
         let proxy = self.proxies.entry((to, user.to_string())).or_insert_with(connect).clone();
         let features = if method == "ConnectToMaster" { vec![CONNECT_TO_MASTER] } else { Vec::new() };

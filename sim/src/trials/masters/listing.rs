@@ -15,9 +15,11 @@ use nyala_proto::kudu::master::{
 };
 
 use super::ddl::text;
+use super::known_master::KnownMaster;
 use super::rights::Wish;
 use super::script::{Answer, Script, by_id};
-use super::settings::{LOCATIONS_TTL_MILLIS, TRUSTED, address};
+use super::settings::{LOCATIONS_TTL_MILLIS, TRUSTED};
+use crate::trials::fleet::address_pb;
 
 /// Time after a disturbance in which a deposed master may not have noticed yet, and shows what was before.
 const STALE: Duration = Duration::from_millis(1_500);
@@ -36,9 +38,7 @@ impl Script {
     /// Returns true if a master may show what was before, since another one leads.
     fn may_be_stale(&self) -> bool {
         let (state, now) = (self.state.lock(), self.links.now());
-        let recent = |master: &super::known_master::KnownMaster| {
-            master.cut_off || now < master.disturbed_until.after(STALE)
-        };
+        let recent = |master: &KnownMaster| master.cut_off || now < master.disturbed_until.after(STALE);
         state.masters.iter().any(recent)
     }
 
@@ -122,7 +122,7 @@ impl Script {
         self.ask(user, "IsCreateTableDone", &request).await
     }
 
-    /// Takes whether all tablets of a table run; they do from then on.
+    /// Takes the answer whether all tablets of a table run. Once they do, no answer denies it.
     pub(super) fn take_created(
         &self,
         id: &str,
@@ -177,15 +177,11 @@ impl Script {
         if reply.ttl_millis != Some(LOCATIONS_TTL_MILLIS) {
             return Err(format!("locations are valid for {:?} ms", reply.ttl_millis));
         }
-        let addresses: Vec<HostPortPb> = (0..state.servers.len()).map(address).collect();
+        let addresses: Vec<HostPortPb> = (0..state.servers.len()).map(address_pb).collect();
         for info in &reply.ts_infos {
             let id = Uuid::parse(&info.permanent_uuid).map_err(|error| error.to_string())?;
-            let number =
-                state.place(id).and(addresses.iter().position(|at| info.rpc_addresses == [at.clone()]));
-            let is_its = |number: usize| {
-                (0..=state.servers[number].identity).any(|of| super::settings::server_id(number, of) == id)
-            };
-            if !number.is_some_and(is_its) {
+            let number = addresses.iter().position(|at| info.rpc_addresses == [at.clone()]);
+            if !number.is_some_and(|number| state.servers[number].has_had(id)) {
                 return Err(format!("no server has id and address of {info:?}"));
             }
             if info.location.is_some() && info.location.as_deref() != state.place(id) {

@@ -55,14 +55,15 @@ use self::fault_end::FaultEnd;
 use self::rights::Policy;
 use self::settings::{
     BEGINNING, END, FAULTS_END, LOCATIONS_TTL_MILLIS, MASTERS, POLICY, SECURITY, SERVERS, TICK, TRUSTED,
-    host, master, reading,
+    master,
 };
 use self::state::State;
-use super::fleet;
+use super::fleet::{self, host};
 use crate::cluster;
 use crate::event_log::EventLog;
 use crate::oracle::Violation;
 use crate::run_observer::RunObserver;
+use crate::security;
 use crate::world::keyed::KeyedWorld;
 use crate::world::{HostProgram, StopReason, World};
 
@@ -85,6 +86,7 @@ struct MastersTrial {
     state: Arc<Mutex<State>>,
     /// Ends of faults, at their times.
     ends: Vec<(Duration, FaultEnd)>,
+    /// True while the masters' disks are slow.
     is_slow: bool,
 }
 
@@ -165,7 +167,7 @@ impl MastersTrial {
                     return;
                 }
             }
-            let now = reading(self.world.now());
+            let now = self.world.mono();
             self.state.lock().turn(now);
         }
     }
@@ -185,10 +187,10 @@ impl MastersTrial {
             if !has_policy {
                 return Ok(());
             }
-            config.security = Some(settings::lists());
+            config.security = Some(security::trusted_settings(TRUSTED));
             config.set_policy(env, POLICY, AccessList::user(TRUSTED), END)
         });
-        self.state.lock().masters[number].start(reading(Duration::ZERO));
+        self.state.lock().masters[number].start(self.world.mono());
         self.world.boot(&name, program);
     }
 

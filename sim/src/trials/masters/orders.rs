@@ -17,7 +17,7 @@ use nyala_proto::kudu::tserver::{
 };
 
 use super::group::{Group, Member};
-use super::settings::{location, server_id};
+use super::settings::location;
 use super::state::State;
 
 /// Age of a table up to which its placement is compared with the servers that are there.
@@ -103,9 +103,7 @@ impl State {
 
     /// Returns the location of an identity.
     pub(super) fn place(&self, id: Uuid) -> Option<&'static str> {
-        let is_its =
-            |number: &usize| (0..=self.servers[*number].identity).any(|of| server_id(*number, of) == id);
-        (0..self.servers.len()).find(is_its).map(location)
+        self.servers.iter().find(|server| server.has_had(id)).map(|server| location(server.number))
     }
 
     pub(super) fn delete_tablet(

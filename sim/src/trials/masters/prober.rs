@@ -15,13 +15,12 @@ use nyala_proto::kudu::consensus::raft_peer_pb::Role;
 use nyala_proto::kudu::master::{
     ConnectToMasterRequestPb, ConnectToMasterResponsePb, ListTablesRequestPb, ListTablesResponsePb,
 };
-use nyala_proto::kudu::security::TokenPb;
+use nyala_proto::kudu::security::{SignedTokenPb, TokenPb};
 use prost::Message;
 
 use super::links::{Links, is_elsewhere};
-use super::settings::{MASTERS, master};
+use super::settings::{MASTERS, master_address};
 use super::state::{IssuedToken, State};
-use crate::workload::MASTER_PORT;
 use crate::world::ProgramResult;
 
 /// Pauses while a master leads, and while none does.
@@ -70,11 +69,11 @@ impl Prober {
             Err(error) => return self.check_silence(began, &error),
         };
         if let Some(error) = &reply.error {
-            self.state.lock().hear(self.master, life, false, self.links.now());
+            self.state.lock().on_role(self.master, life, false, self.links.now());
             return if is_elsewhere(error) { Ok(()) } else { Err(format!("no role, but {error:?}")) };
         }
         let leads = reply.role() == Role::Leader;
-        self.state.lock().hear(self.master, life, leads, self.links.now());
+        self.state.lock().on_role(self.master, life, leads, self.links.now());
         self.check_connection(&reply, leads)?;
         if leads { self.check_service().await } else { self.check_follower().await }
     }
@@ -91,8 +90,7 @@ impl Prober {
         let mut named: Vec<String> =
             reply.master_addrs.iter().map(|at| format!("{}:{}", at.host, at.port)).collect();
         named.sort();
-        let wanted: Vec<String> =
-            (0..MASTERS).map(|number| format!("{}:{MASTER_PORT}", master(number))).collect();
+        let wanted: Vec<String> = (0..MASTERS).map(master_address).collect();
         if named != wanted {
             return Err(format!("the masters are {named:?}"));
         }
@@ -146,7 +144,7 @@ impl Prober {
     }
 }
 
-fn issued(token: &nyala_proto::kudu::security::SignedTokenPb) -> Result<IssuedToken, String> {
+fn issued(token: &SignedTokenPb) -> Result<IssuedToken, String> {
     let decoded = TokenPb::decode(token.token_data.clone().unwrap_or_default());
     let decoded = decoded.map_err(|error| error.to_string())?;
     let expires = decoded.expire_unix_epoch_seconds.ok_or("a token without an end")?;

@@ -46,6 +46,11 @@ impl DoubleServer {
         server_id(self.number, self.identity)
     }
 
+    /// Returns true if it has this identity or had it before.
+    pub(super) fn has_had(&self, id: Uuid) -> bool {
+        (0..=self.identity).any(|identity| server_id(self.number, identity) == id)
+    }
+
     /// Begins the next life, with the replicas on its disks. Returns its number.
     pub(super) fn start(&mut self, now: Instant) -> i64 {
         (self.up, self.since) = (true, now);

@@ -3,6 +3,7 @@
 use std::future::pending;
 use std::sync::Arc;
 
+use engine::ids::Uuid;
 use engine::sync::Mutex;
 use node::server::security::ServerIdentity;
 use nyala_common::env::{BoxFuture, Env};
@@ -10,6 +11,7 @@ use nyala_common::rpc::server::RpcServer;
 use nyala_common::rpc::{Call, MethodInfo, Reply, RpcConfig, Service};
 use nyala_common::security::acl::MethodRole;
 use nyala_common::wire::schema::id_bytes;
+use nyala_proto::kudu::consensus::bulk_change_config_request_pb::ConfigChangeItemPb;
 use nyala_proto::kudu::consensus::get_consensus_state_response_pb::TabletConsensusInfoPb;
 use nyala_proto::kudu::consensus::{
     BulkChangeConfigRequestPb, ChangeConfigResponsePb, GetConsensusStateRequestPb,
@@ -23,9 +25,10 @@ use sim_plan::SecuritySpec;
 
 use super::beats::Beats;
 use super::orders::Refused;
-use super::settings::{MASTERS, host};
+use super::settings::MASTERS;
 use super::state::State;
 use crate::security;
+use crate::trials::fleet::host;
 use crate::wire::client::{ADMIN, CONSENSUS};
 use crate::workload::TSERVER_PORT;
 use crate::world::ProgramResult;
@@ -91,10 +94,7 @@ impl DoubleService {
 
     fn change_many(&self, state: &mut State, request: &BulkChangeConfigRequestPb) -> Result<(), Refused> {
         let id = state.check_destination(self.number, request.dest_uuid.as_deref())?;
-        let item =
-            |item: &nyala_proto::kudu::consensus::bulk_change_config_request_pb::ConfigChangeItemPb| {
-                (item.r#type(), item.peer.clone().unwrap_or_default())
-            };
+        let item = |item: &ConfigChangeItemPb| (item.r#type(), item.peer.clone().unwrap_or_default());
         let changes: Vec<_> = request.config_changes.iter().map(item).collect();
         let now = self.env.now().mono;
         state.change_members(id, &request.tablet_id, request.cas_config_opid_index, &changes, now)
@@ -104,7 +104,7 @@ impl DoubleService {
         let server = &state.servers[self.number];
         let named = |id: &[u8]| request.tablet_ids.is_empty() || request.tablet_ids.iter().any(|of| of == id);
         let own = server.replicas.keys().filter(|tablet| named(&id_bytes(tablet)));
-        let info = |tablet: &engine::ids::Uuid| TabletConsensusInfoPb {
+        let info = |tablet: &Uuid| TabletConsensusInfoPb {
             tablet_id: id_bytes(tablet),
             cstate: state.groups.get(tablet).map(|group| group.state(server.id())),
         };

@@ -4,14 +4,9 @@ use std::time::Duration;
 
 use engine::catalog::CatalogConfig;
 use engine::ids::Uuid;
-use engine::time::Instant;
-use node::server::security::{CertificateValidity, SecuritySettings};
-use nyala_common::security::acl::{AccessList, AccessLists};
-use nyala_proto::kudu::HostPortPb;
 use sim_plan::{Host, SecuritySpec};
 
-use crate::workload::TSERVER_PORT;
-use crate::world::BOOTED;
+use crate::workload::MASTER_PORT;
 
 pub(super) const MASTERS: usize = 3;
 pub(super) const SERVERS: usize = 5;
@@ -45,8 +40,6 @@ pub(super) const COPIED_AFTER: Duration = Duration::from_secs(30);
 /// Time for which clients may keep locations.
 pub(super) const LOCATIONS_TTL_MILLIS: u32 = 77_000;
 
-/// User as whom servers call.
-pub(super) const SERVICE: &str = "kudu";
 /// User to whom no policy applies, and who may do everything.
 pub(super) const TRUSTED: &str = "boss";
 /// File of the policy.
@@ -58,26 +51,6 @@ pub(super) const SECURITY: SecuritySpec = SecuritySpec {
     authz: Duration::from_secs(5),
     rotation: Duration::from_secs(4),
 };
-
-/// Returns settings by which users are told apart, on a network that is trusted: they state their names.
-pub(super) fn lists() -> SecuritySettings {
-    SecuritySettings {
-        service_user: SERVICE.to_string(),
-        access: AccessLists {
-            service: AccessList::user(SERVICE),
-            superusers: AccessList::user(TRUSTED),
-            users: AccessList::Everyone,
-            fine_grained: true,
-        },
-        peers: Default::default(),
-        tls: None,
-        external: None,
-        kerberos: None,
-        jwt: None,
-        tokens: Default::default(),
-        validity: CertificateValidity { authority: END, server: END },
-    }
-}
 
 /// Returns the settings of the masters' catalogs.
 pub(super) fn catalog(of: CatalogConfig) -> CatalogConfig {
@@ -105,19 +78,12 @@ pub(super) fn locations() -> Vec<String> {
     (0..SERVERS).flat_map(of).map(entry).collect()
 }
 
-pub(super) fn host(server: usize) -> Host {
-    Host::Tserver(server as u8)
-}
-
+/// Returns the host of a master.
 pub(super) fn master(number: usize) -> Host {
     Host::Master(number as u8)
 }
 
-pub(super) fn address(server: usize) -> HostPortPb {
-    HostPortPb { host: host(server).name(), port: u32::from(TSERVER_PORT) }
-}
-
-/// Returns what monotonic clocks show at a time of the world.
-pub(super) fn reading(now: Duration) -> Instant {
-    Instant((BOOTED + now).as_nanos() as u64)
+/// Returns the address of a master.
+pub(super) fn master_address(number: usize) -> String {
+    format!("{}:{MASTER_PORT}", master(number))
 }

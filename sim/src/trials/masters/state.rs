@@ -42,7 +42,7 @@ pub(super) struct State {
     pub(super) policy: Option<Policy>,
     pub(super) masters: Vec<KnownMaster>,
     pub(super) servers: Vec<DoubleServer>,
-    /// Identities that are gone, and since when.
+    /// Identities whose server has lost its disks, and the times of that.
     pub(super) gone: BTreeMap<Uuid, Instant>,
     /// Servers in maintenance mode, since an acknowledged request; and those of which a request has no reply.
     pub(super) maintenance: BTreeMap<Uuid, Instant>,
@@ -54,6 +54,8 @@ pub(super) struct State {
     /// The last leadership, unless its master has told or shown that it ended.
     pub(super) leadership: Option<Leadership>,
     leaderships: u64,
+    /// The master that has led last.
+    last_leader: Option<usize>,
     /// Time until which no majority of the masters was there.
     pub(super) minority_until: Instant,
     pub(super) cluster: Option<String>,
@@ -83,6 +85,7 @@ impl State {
             tables: Tables::default(),
             leadership: None,
             leaderships: 0,
+            last_leader: None,
             minority_until: Instant::default(),
             cluster: None,
             tokens: Vec::new(),
@@ -101,19 +104,21 @@ impl State {
         self.ended || self.found.is_some()
     }
 
-    /// Takes what a master's reply reports of its leadership.
-    pub(super) fn hear(&mut self, master: usize, life: u64, leads: bool, now: Instant) {
+    /// Records that a master's reply says that it leads, or does not.
+    pub(super) fn on_role(&mut self, master: usize, life: u64, leads: bool, now: Instant) {
         let same = self.leadership.is_some_and(|of| (of.master, of.life) == (master, life));
         if leads && !same {
             self.leaderships += 1;
             self.leadership = Some(Leadership { number: self.leaderships, master, life, since: now });
-            self.note(format!("master {master} leads"));
+            let other = self.last_leader.replace(master).filter(|last| *last != master);
+            let after = other.map(|other| format!(" after master {other}")).unwrap_or_default();
+            self.note(format!("master {master} leads{after}"));
         } else if !leads && same {
             self.leadership = None;
         }
     }
 
-    /// Returns true if a master that leads can have stored no new key until none of them signs any more.
+    /// Returns true if a leading master may have no key that signs, as it could store none for too long.
     pub(super) fn may_lack_keys(&self, master: usize, now: Instant) -> bool {
         now < self.minority_until.max(self.masters[master].cut_off_until).after(WITHOUT_KEYS)
     }

@@ -3,14 +3,17 @@
 use super::*;
 use crate::trials::reached::{self, Situation};
 
-const SITUATIONS: [Situation; 13] = [
-    ("a failover", &["leads"]),
+const SITUATIONS: [Situation; 16] = [
+    ("a failover", &["leads after master"]),
+    ("a master that is cut off", &["is cut off"]),
+    ("a master that steps down", &["is to step down", "Ok(None)"]),
     ("a slow disk", &["times as slow"]),
     ("a table that is created", &["creation of", "Done"]),
     ("too few servers", &["creation of", "not enough live tablet servers"]),
     ("a creation without a reply", &["creation of", "Unknown"]),
     ("a user without a right", &["allowed false", "Unauthorized action"]),
     ("a table that is renamed", &["renaming of", "Done"]),
+    ("a table that is altered", &["change of", "Done"]),
     ("a table that is dropped", &["deletion of", "Done"]),
     ("a token that is accepted", &["a token, forged: false", "accepted"]),
     ("a forged token", &["a token, forged: true"]),

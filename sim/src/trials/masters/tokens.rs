@@ -11,10 +11,9 @@ use nyala_common::security::{ClientSecurity, ClientSecurityOptions, RpcCaller, T
 use nyala_proto::kudu::master::{GetMasterRegistrationRequestPb, GetMasterRegistrationResponsePb};
 use nyala_proto::kudu::security::SignedTokenPb;
 
-use super::settings::{CALL, MASTERS, SECURITY, SETTLED, master};
+use super::settings::{CALL, MASTERS, SECURITY, SETTLED, master_address};
 use super::state::State;
 use crate::wire::client::MASTER;
-use crate::workload::MASTER_PORT;
 use crate::world::ProgramResult;
 
 const PAUSE: Duration = Duration::from_millis(350);
@@ -74,7 +73,7 @@ fn draw(env: &Env, state: &mut State) -> Option<Presented> {
     if forged {
         let mut data = token.token_data.unwrap_or_default().to_vec();
         // The last field is that of the user: its last byte is a letter of the name.
-        data.iter_mut().last().into_iter().for_each(|byte| *byte ^= 1);
+        data.last_mut().into_iter().for_each(|byte| *byte ^= 1);
         token.token_data = Some(data.into());
     }
     let of = &state.masters[to];
@@ -98,7 +97,7 @@ async fn present(
     let security = ClientSecurity::new(tls, options);
     security.set_token(presented.token.clone());
     let caller = RpcCaller::secure("operator", Arc::new(security));
-    let proxy = Proxy::new(env.clone(), format!("{}:{MASTER_PORT}", master(presented.to)), &caller);
+    let proxy = Proxy::new(env.clone(), master_address(presented.to), &caller);
     let deadline = env.now().mono.after(CALL);
     let request = GetMasterRegistrationRequestPb {};
     proxy.call(MASTER, "GetMasterRegistration", &request, deadline, CallOptions::default()).await

@@ -92,10 +92,10 @@ impl State {
     /// Reports a first member without a replica that is owed by the master to which the tablet's first leader was
     /// reported: that master has led since before, and the server has been there for some time.
     fn check_created(&mut self, id: &Uuid, group: &Group, now: Instant) {
-        let Some((leadership, since)) = self.leadership.zip(group.known_in) else { return };
+        let Some((leadership, (known_in, since))) = self.leadership.zip(group.known_in) else { return };
         // A leader of masters that loads a tablet does not know who never had a replica.
         let saw_it_come_up = group.requested > leadership.since;
-        if leadership.number != since.0 || now.since(since.1) < CREATED_WITHIN || !saw_it_come_up {
+        if leadership.number != known_in || now.since(since) < CREATED_WITHIN || !saw_it_come_up {
             return;
         }
         let ending = self.tables.known.get(&group.table).is_none_or(|table| table.ending);

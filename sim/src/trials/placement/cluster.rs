@@ -6,14 +6,14 @@ use engine::ids::PeerId;
 use nyala_client::rebalance::{ReplicaMove, TabletVoters};
 
 /// Cost of a placement: replicas above the limit of their location, skew of each table, skew of all replicas.
-pub(super) type Cost = (i64, i64, i64);
+type Cost = (i64, i64, i64);
 
 /// Servers that can take replicas, and tablets, some of whose voters may be on other servers.
 #[derive(Debug, Clone)]
-pub(super) struct Cluster {
+pub(crate) struct Cluster {
     /// Location of each server.
-    pub(super) servers: BTreeMap<PeerId, String>,
-    pub(super) tablets: Vec<TabletVoters>,
+    pub(crate) servers: BTreeMap<PeerId, String>,
+    pub(crate) tablets: Vec<TabletVoters>,
 }
 
 impl Cluster {
@@ -35,7 +35,7 @@ impl Cluster {
 
     /// Returns the number of voters above the limit of their location: less than half of them, or with two locations
     /// half of them, rounded up.
-    pub(super) fn excess(&self, voters: &[PeerId]) -> i64 {
+    pub(crate) fn excess(&self, voters: &[PeerId]) -> i64 {
         let count = voters.len() as i64;
         let limit = match self.locations().len() {
             0 | 1 => count,
@@ -45,7 +45,7 @@ impl Cluster {
         self.spread(voters).values().map(|here| (here - limit).max(0)).sum()
     }
 
-    pub(super) fn cost(&self) -> Cost {
+    fn cost(&self) -> Cost {
         let crowding = self.tablets.iter().map(|tablet| self.excess(&tablet.servers)).sum();
         let mut of_tables: BTreeMap<(&str, PeerId), i64> = BTreeMap::new();
         let mut of_servers: BTreeMap<PeerId, i64> = BTreeMap::new();

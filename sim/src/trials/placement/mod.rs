@@ -11,7 +11,7 @@
 //!
 //! *Not here:* the calls that make a move, and which servers can take replicas.
 
-mod cluster;
+pub(super) mod cluster;
 
 use std::collections::BTreeMap;
 
@@ -46,7 +46,7 @@ struct Reached {
     drains: u64,
     /// Drains in clusters with locations.
     located_drains: u64,
-    /// Tablets that have an avoidable majority in no location any more.
+    /// Tablets that in the end have an avoidable majority in no location.
     spread: u64,
 }
 

@@ -35,6 +35,7 @@ pub(super) struct Caller {
     pub ledger: Arc<Mutex<Ledger>>,
     pub proxies: Arc<Vec<Proxy>>,
     pub random: RandomStream,
+    /// Number of the client, as which the ledger knows its connections.
     pub client: usize,
     /// Name as which its tracked requests are known, and the number of the last one.
     pub name: String,
@@ -124,9 +125,9 @@ impl Caller {
     }
 
     /// Makes a call with a small order that takes no time.
-    pub(super) async fn call_small(&self, server: usize, method: Method, timeout: Duration) {
+    pub(super) async fn make_quick_call(&self, server: usize, timeout: Duration) {
         let order = Order::small(self.ledger.lock().next_number());
-        let call = self.record(server, method, order, timeout);
+        let call = self.record(server, Method::Quick, order, timeout);
         self.exchange(call, None, Vec::new()).await;
     }
 

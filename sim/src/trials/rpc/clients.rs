@@ -1,10 +1,11 @@
-//! A client of a trial: callers that share its connections, and its beats.
+//! A client of a trial: callers that share its connections, its beats, and a caller with connections of its
+//! own.
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use engine::sync::Mutex;
-use futures_util::future::{join, join_all};
+use futures_util::future::{join_all, join3};
 use nyala_common::env::Env;
 use nyala_common::rpc::client::Proxy;
 use sim_plan::RandomStream;
@@ -13,7 +14,7 @@ use super::beats;
 use super::caller::Caller;
 use super::ledger::Ledger;
 use super::security::TrialSecurity;
-use super::settings::WORKERS;
+use super::settings::{CLIENTS, WORKERS};
 use crate::world::ProgramResult;
 
 /// Time in which what is still on the way arrives, and servers notice that connections have ended.
@@ -40,9 +41,16 @@ pub(super) async fn run(
         caller: caller.clone(),
         security: security.clone(),
     };
+    let own = security.client(&env, client)?;
+    let in_turn = Caller {
+        client: CLIENTS + client,
+        proxies: security.proxies(&env, &own),
+        caller: own,
+        ..worker(WORKERS + 1)
+    };
     let ended = ledger.clone();
     let callers = join_all((0..WORKERS).map(|number| worker(number).run()));
-    join(callers, beats::run(worker(WORKERS))).await;
+    join3(callers, beats::run(worker(WORKERS)), beats::run_in_turn(in_turn)).await;
     proxies.iter().for_each(Proxy::disconnect);
     env.sleep(SETTLE).await;
     ended.lock().ended += WORKERS;

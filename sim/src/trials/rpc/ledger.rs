@@ -17,7 +17,7 @@ use super::silences::Silences;
 /// Time after a disturbance until all connections are whole again: silence is noticed, segments are sent again.
 const RECOVERY: Duration = Duration::from_secs(8);
 /// Deadline within which a call that nothing disturbs has its reply.
-const AMPLE: Duration = Duration::from_secs(4);
+const AMPLE: Duration = Duration::from_millis(2_500);
 /// Most by which a caller's timer may be late.
 const LATE: Duration = Duration::from_millis(20);
 /// Longest time until the first bytes of a call arrive: a segment may be lost, and is sent again.
@@ -30,6 +30,7 @@ const LINGERS: Duration = Duration::from_secs(10);
 pub(super) struct CallRecord {
     /// Number of the attempt; no two calls have the same.
     pub attempt: u64,
+    /// Number of the client; calls that follow each other on connections of their own have another one.
     pub client: usize,
     pub server: usize,
     pub method: Method,
@@ -138,7 +139,8 @@ impl Ledger {
         self.disturbed != Instant(u64::MAX)
     }
 
-    /// A client and a server lose this many connections in silence: the client is to find out by calls.
+    /// Records that a client and a server lose this many connections in silence: the client has to find out
+    /// by calls.
     pub(super) fn silence(&mut self, (client, server): (usize, usize), connections: usize, now: Instant) {
         let start = self.servers[server].start;
         self.silences.add((client, server), start, connections, now);
@@ -149,7 +151,7 @@ impl Ledger {
         self.silences.take_beats(client)
     }
 
-    /// A client closes its connection to a server.
+    /// Records that a client closes its connection to a server.
     pub(super) fn disconnect(&mut self, client: usize, server: usize, now: Instant) {
         self.disconnects.insert((client, server), now);
     }
@@ -364,8 +366,8 @@ impl Ledger {
         call.began > self.disturbed && call.began.since(self.disturbed) >= RECOVERY
     }
 
-    /// Checks that servers have nothing left to do. They close a connection of which they hear nothing when it has been
-    /// idle for long: until then nothing tells them that it is lost.
+    /// Checks that servers have nothing left to do. A connection that was lost in silence may be open until
+    /// it has been idle for long: nothing else tells its server.
     pub(super) fn check_end(&mut self, now: Instant) {
         for server in 0..SERVERS {
             let start = self.servers[server].start;

@@ -13,7 +13,8 @@
 //! - Of the calls of a service, no more run than it may run at once, and none that has expired. A call is refused only
 //!   if the queue can be full.
 //! - A client whose token is refused falls back to its own credentials.
-//! - A connection that is lost in silence is replaced, although calls are sent on it at short intervals.
+//! - A connection that is lost in silence is replaced, although calls are sent on it at short intervals, or
+//!   one after the other with short timeouts.
 //! - In the end, no call is left.
 //!
 //! *Not here:* bytes that break the protocol, which `fuzz` and the hostile peer of a run send.

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use engine::time::Instant;
 
-/// Connections of a server that were lost at once.
+/// Connections between a client and a server that were lost at once.
 #[derive(Debug, Clone, Copy)]
 struct Silence {
     server: usize,
@@ -15,6 +15,7 @@ struct Silence {
     at: Instant,
 }
 
+/// All silences of a trial, and the beats that are due after them.
 #[derive(Debug, Default)]
 pub(super) struct Silences {
     all: Vec<Silence>,

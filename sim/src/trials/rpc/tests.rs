@@ -18,8 +18,8 @@ const SITUATIONS: [Situation; 12] = [
     ("a deadline", &["no response in time"]),
     ("a connection that breaks", &["network:", "reset"]),
     ("a silent server", &["the server was silent"]),
-    ("a reply after a retry", &["Tracked", "done"]),
-    ("a connection that is lost in silence", &["1 connections are lost in silence"]),
+    ("a reply to a tracked request", &["Tracked", "done"]),
+    ("a shared connection and one of calls in turn that are lost", &["2 connections are lost in silence"]),
     ("a connection that its client closes under calls", &["network:", "closed by this side"]),
 ];
 

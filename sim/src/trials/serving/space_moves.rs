@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use engine::raft::{PeerHealth, RaftStatus};
+use engine::raft::RaftStatus;
 use nyala_proto::kudu::consensus::LeaderStepDownResponsePb;
 
 use super::server_space::DATA;
@@ -39,12 +39,10 @@ impl ServingTrial {
 
     /// Returns true if a voter follows, by the leader's status, and waits for no space.
     fn can_lead(&self, server: usize, case: &TabletCase, of_leader: &RaftStatus) -> bool {
-        let (id, of) = (self.fleet.ids[server], self.directories[server]);
-        let follows = of_leader.peers.iter().any(|peer| peer.id == id && peer.health == PeerHealth::Healthy);
+        let of = self.directories[server];
         let dir = self.fleet.entry(server, case.id).map(|entry| entry.data_dir.path.clone());
         let has_space = dir.is_some_and(|dir| !of.refuse_writes(&dir));
-        let runs = self.fleet.replica(server, case.id).is_some();
-        follows && runs && has_space && !of.may_wait(self.fleet.world.now())
+        has_space && self.is_healthy(server, case, of_leader) && !of.may_wait(self.fleet.world.now())
     }
 
     /// Reports tablets of `led` that a server which has become short still leads after some time.
@@ -89,6 +87,9 @@ impl ServingTrial {
                 return;
             }
             let led = self.movable(server);
+            if time > 0 && led.contains(&at) {
+                self.fleet.note(format!("{server} leads {at} again, and runs short once more"));
+            }
             self.fill(server, path);
             self.check_moved(server, led);
             self.free_directory(server, path);

@@ -2,18 +2,15 @@
 
 use std::time::Duration;
 
-use bytes::Bytes;
 use engine::disk::mem::MemDisk;
 use engine::ids::TabletId;
 use nyala_common::wire::schema::{id_bytes, schema_to_pb};
-use nyala_proto::kudu::consensus::RaftConfigPb;
 use nyala_proto::kudu::consensus::raft_peer_pb::MemberType;
 use nyala_proto::kudu::tablet::TabletDataState;
 use nyala_proto::kudu::tserver::{
     AlterSchemaRequestPb, AlterSchemaResponsePb, CreateTabletRequestPb, CreateTabletResponsePb,
-    DeleteTabletRequestPb, DeleteTabletResponsePb, WriteRequestPb, WriteResponsePb,
+    DeleteTabletResponsePb, WriteRequestPb, WriteResponsePb,
 };
-use nyala_proto::kudu::{PartitionPb, PartitionSchemaPb};
 
 use super::server_space::DATA;
 use super::tablet_case::TabletCase;
@@ -21,10 +18,9 @@ use super::{BEGINNING, SERVERS, ServingTrial, tablet_of};
 use crate::cluster::WAL_DIR;
 use crate::trials::fleet::{OneCall, host};
 use crate::trials::rows::TrialRows;
-use crate::trials::{draw, shape};
+use crate::trials::{draw, requests};
 use crate::trigger::EIO;
 use crate::wire::client::{ADMIN, CallFailure, TSERVER, text_of};
-use crate::wire::schema;
 use crate::world::World;
 
 /// Most tablets at a time.
@@ -104,22 +100,8 @@ impl ServingTrial {
     }
 
     fn creation(&self, case: &TabletCase, server: usize) -> CreateTabletRequestPb {
-        let members = RaftConfigPb {
-            opid_index: Some(-1),
-            peers: case.members.iter().map(|server| self.fleet.peer(*server, MemberType::Voter)).collect(),
-            ..Default::default()
-        };
-        CreateTabletRequestPb {
-            dest_uuid: Some(id_bytes(&self.fleet.ids[server])),
-            table_id: id_bytes(&case.id),
-            tablet_id: id_bytes(&case.id),
-            partition: Some(PartitionPb::default()),
-            table_name: "trial".to_string(),
-            schema: schema_to_pb(&self.schema),
-            partition_schema: Some(PartitionSchemaPb::default()),
-            config: members,
-            ..Default::default()
-        }
+        let peers = case.members.iter().map(|server| self.fleet.peer(*server, MemberType::Voter)).collect();
+        requests::create_tablet(self.fleet.ids[server], (case.id, case.id), &self.schema, peers)
     }
 
     pub(super) fn disks(&mut self, server: usize) -> Vec<MemDisk> {
@@ -157,13 +139,8 @@ impl ServingTrial {
     }
 
     fn delete_replica(&mut self, tablet: TabletId, server: usize) {
-        let request = DeleteTabletRequestPb {
-            dest_uuid: Some(id_bytes(&self.fleet.ids[server])),
-            tablet_id: id_bytes(&tablet),
-            reason: Some("trial".to_string()),
-            delete_type: Some(TabletDataState::TabletDataDeleted as i32),
-            ..Default::default()
-        };
+        let deleted = TabletDataState::TabletDataDeleted;
+        let request = requests::delete_tablet(self.fleet.ids[server], tablet, deleted);
         let reply: Result<DeleteTabletResponsePb, _> =
             self.fleet.call(server, (ADMIN, "DeleteTablet"), request);
         let refused = reply.map(|reply| reply.error.map(|error| text_of(&error.status)));
@@ -243,11 +220,6 @@ impl ServingTrial {
     pub(super) fn rows(&mut self, case: &TabletCase) -> WriteRequestPb {
         let count = self.random.between(1, ROWS);
         let rows = draw::rows(&mut self.random, &self.table, &TrialRows::default(), count);
-        WriteRequestPb {
-            tablet_id: Bytes::from(case.id.to_string()),
-            schema: Some(schema::columns(&self.table.columns, self.table.key_columns().len())),
-            row_operations: Some(shape::encoded(&self.table, &rows)),
-            ..Default::default()
-        }
+        requests::write(case.id, &self.table, &rows)
     }
 }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::trials::reached::{self, Situation};
 
-const SITUATIONS: [Situation; 9] = [
+const SITUATIONS: [Situation; 10] = [
     ("creations fail", &["creation of", "Input/output error"]),
     ("creations are refused", &["creation of", "too little space"]),
     ("writes are refused", &["rows of", "too little space"]),
@@ -11,6 +11,7 @@ const SITUATIONS: [Situation; 9] = [
     ("batches wait for memory", &["a batch with", "NotNow"]),
     ("leadership moves", &["deaf false: Ok(None)"]),
     ("leadership leaves servers that run short", &["which is short: Some("]),
+    ("servers that lead again run short again", &["runs short once more"]),
     ("leadership stays", &["deaf true: Ok(None)"]),
     ("replies wait", &["second reply: Ok", "ahead Some"]),
 ];

@@ -90,10 +90,14 @@ impl ServingTrial {
     /// Returns true if a voter has had time to catch up with the leader, which calls it healthy.
     fn follows(&mut self, leader: usize, to: usize, case: &TabletCase) -> bool {
         self.pass(CAUGHT_UP);
-        let (id, status) = (self.fleet.ids[to], self.fleet.status(leader, case.id));
-        let healthy = |status: &RaftStatus| {
-            status.peers.iter().any(|peer| peer.id == id && peer.health == PeerHealth::Healthy)
-        };
-        self.fleet.replica(to, case.id).is_some() && status.is_some_and(|status| healthy(&status))
+        let status = self.fleet.status(leader, case.id);
+        status.is_some_and(|status| self.is_healthy(to, case, &status))
+    }
+
+    /// Returns true if a voter runs, and the leader with this status calls it healthy.
+    pub(super) fn is_healthy(&self, voter: usize, case: &TabletCase, of_leader: &RaftStatus) -> bool {
+        let id = self.fleet.ids[voter];
+        self.fleet.replica(voter, case.id).is_some()
+            && of_leader.peers.iter().any(|peer| peer.id == id && peer.health == PeerHealth::Healthy)
     }
 }

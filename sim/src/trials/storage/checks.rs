@@ -18,19 +18,10 @@ impl Trial {
     /// Compares the tablet with the model.
     pub(super) fn check(&mut self) -> Result<Option<String>> {
         self.read_paused_scan()?;
-        let span = self.readable();
-        let random = &mut self.random;
-        let mut calls = vec![scans::whole(&self.table.shape, span.1, random.percent(50))];
-        calls.extend((0..SCANS).map(|_| scans::draw(random, &self.table.shape, &self.rows, span)));
-        let tablet = self.replica.tablet()?.clone();
-        for call in &calls {
-            if let Some(found) = self.table.check(random, &tablet, &self.rows, call)? {
-                return Ok(Some(found));
-            }
-        }
-        let (live, counted) = (self.rows.live(HybridStamp::MAX).len() as u64, tablet.stats().live_rows);
-        if live != counted {
-            return Ok(Some(format!("{counted} live rows are counted instead of {live}")));
+        let (span, tablet) = (self.readable(), self.replica.tablet()?.clone());
+        let found = self.table.check_all(&mut self.random, &tablet, &self.rows, (span, SCANS))?;
+        if found.is_some() {
+            return Ok(found);
         }
         let (found, schema) = (tablet.schema(), &self.table.schema);
         if *found != *schema {

@@ -8,6 +8,7 @@ use engine::tablet::rowset::RowSetId;
 
 use super::Trial;
 use super::step::{self, Step};
+use crate::trigger::EIO;
 
 /// Percentage of a job's steps after which something is written, and after which the process is killed.
 const WRITE_PERCENT: u64 = 25;
@@ -16,7 +17,7 @@ const KILL_PERCENT: u64 = 3;
 const FAIL_PERCENT: u64 = 4;
 const FAIL_OPS_MAX: u64 = 4;
 /// Errors of the operating system: input/output error, no space left.
-const ERRNOS: [i32; 2] = [5, 28];
+pub(super) const ERRNOS: [i32; 2] = [EIO, 28];
 
 impl Trial {
     pub(super) fn rowsets(&self) -> Result<Vec<RowSetId>> {
@@ -24,11 +25,8 @@ impl Trial {
     }
 
     pub(super) fn some_rowsets(&mut self) -> Result<Vec<RowSetId>> {
-        let all = self.random.percent(40);
-        let random = &mut self.random;
-        let rowsets: Vec<RowSetId> =
-            self.replica.tablet()?.state().disk.iter().map(|rowset| rowset.meta().id).collect();
-        Ok(rowsets.into_iter().filter(|_| all || random.percent(50)).collect())
+        let (all, rowsets) = (self.random.percent(40), self.rowsets()?);
+        Ok(rowsets.into_iter().filter(|_| all || self.random.percent(50)).collect())
     }
 
     pub(super) fn jobs(&mut self, kind: fn(RowSetId) -> JobKind) -> Result<()> {

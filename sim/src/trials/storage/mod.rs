@@ -270,14 +270,12 @@ impl Trial {
 
     fn alter(&mut self) -> Result<()> {
         let shape = self.newest_shape();
-        let Some(altered) = draw::alteration(&mut self.random, &shape, self.next_column) else {
+        let Some(altered) = draw::alteration(&mut self.random, &shape, &mut self.next_column) else {
             return Ok(());
         };
-        let newest = altered.table.columns.iter().map(|column| column.number + 1).max();
-        self.next_column = self.next_column.max(newest.unwrap_or_default());
         let version = self.ops.iter().filter(|op| matches!(op, TrialOp::Alter(_))).count() as u32 + 1;
-        let encoded = shape::alter(shape::schema_of(&altered.table)?, version, "trial");
-        self.append(TrialOp::Alter(Box::new(altered.table)), encoded);
+        let encoded = shape::alter(shape::schema_of(&altered)?, version, "trial");
+        self.append(TrialOp::Alter(Box::new(altered)), encoded);
         let sync = self.random.percent(60);
         self.commit(sync)
     }
@@ -316,11 +314,17 @@ impl Trial {
     }
 
     fn forget(&mut self) -> Result<()> {
+        let last = self.replica.committed_at();
+        let mark = self.random.between(self.mark, last.max(self.mark));
+        self.raise_mark(mark)
+    }
+
+    /// Raises the ancient history mark.
+    fn raise_mark(&mut self, mark: HybridStamp) -> Result<()> {
         // The policy knows of a choice before the mark rises.
         self.replica.tablet()?.choose_compaction();
-        let last = self.replica.committed_at();
-        self.mark = self.random.between(self.mark, last.max(self.mark));
-        self.replica.tablet()?.raise_history_mark(Timestamp(self.mark));
+        self.mark = mark;
+        self.replica.tablet()?.raise_history_mark(Timestamp(mark));
         Ok(())
     }
 

@@ -1,9 +1,8 @@
-//! Rows that are deleted and inserted again after the mark of history has passed their deletion: a second row
-//! of the key is flushed, and a restart finds two of them on the disk.
+//! Rows that are deleted and inserted again after the ancient history mark has passed their deletion: a
+//! second row of the key is flushed, and a restart finds two of them on the disk.
 
 use engine::error::Result;
 use engine::replica::JobKind;
-use engine::time::Timestamp;
 use sim_plan::client_ops::WriteKind;
 
 use super::Trial;
@@ -18,7 +17,7 @@ impl Trial {
         self.job(JobKind::FlushRows)?;
         let keys = self.live_keys();
         self.write_kind(WriteKind::Delete, &keys)?;
-        self.pass_deletions()?;
+        self.raise_mark(self.replica.committed_at() + 1)?;
         if self.random.percent(40) {
             self.jobs(JobKind::FlushDeltas)?;
         }
@@ -38,7 +37,7 @@ impl Trial {
         }
     }
 
-    /// Returns the keys of some rows that there are.
+    /// Returns the keys of some live rows.
     fn live_keys(&mut self) -> Vec<RowCells> {
         let mut live = self.rows.live(HybridStamp::MAX);
         let keys = self.table.shape.key_columns().len();
@@ -65,14 +64,5 @@ impl Trial {
         self.append_drawn(rows);
         let sync = self.random.percent(60);
         self.commit(sync)
-    }
-
-    /// Raises the mark of history above all that was deleted so far.
-    fn pass_deletions(&mut self) -> Result<()> {
-        // The policy knows of a choice before the mark rises.
-        self.replica.tablet()?.choose_compaction();
-        self.mark = self.replica.committed_at() + 1;
-        self.replica.tablet()?.raise_history_mark(Timestamp(self.mark));
-        Ok(())
     }
 }

@@ -24,7 +24,7 @@ pub(super) enum Step {
     Checkpoint,
     /// A flush of deltas beside which nothing is in memory but more changes of these rows, and a restart.
     FlushChanges,
-    /// Rows that are deleted, and inserted again after the mark of history has passed that.
+    /// Rows that are deleted, and inserted again after the ancient history mark has passed that.
     InsertAgain,
     /// The flushes that the maintenance policy chooses while memory is short, until all is free.
     FreeMemory,

@@ -5,11 +5,10 @@
 //!   state of the tablet ──► policy: memory is short, or the log too long ──► job ──► state ──► … ──► nothing is left
 //! ```
 
-use std::time::Duration;
-
 use engine::error::{Error, Result};
 use engine::replica::JobKind;
-use engine::replica::maintenance_policy::{DeltaInput, MaintenanceInput, choose};
+use engine::replica::maintenance_policy::{MaintenanceInput, choose};
+use engine::tablet::{LogAnchors, Tablet};
 
 use super::Trial;
 
@@ -23,7 +22,7 @@ impl Trial {
         for _ in 0..JOBS_MAX {
             let view = self.view()?;
             let Some(most) = stores(&view).into_iter().map(|(_, bytes, _)| bytes).max() else {
-                return Ok(());
+                return unflushed(self.replica.tablet()?).map_or(Ok(()), |what| Err(Error::corrupt(what)));
             };
             let chosen = self.chosen(&view, true)?;
             match store_of(&view, chosen.as_ref()) {
@@ -93,29 +92,20 @@ impl Trial {
 
     /// Returns the state of the tablet, as the policy knows it.
     fn view(&self) -> Result<MaintenanceInput> {
-        let tablet = self.replica.tablet()?;
-        let (state, anchors) = (tablet.state(), tablet.log_anchors());
-        let in_memory = || state.frozen.iter().chain([&state.active]);
-        let has_rows = in_memory().any(|rows| rows.rows() > 0);
-        let changed = state.disk.iter().filter(|rowset| rowset.dms_len() > 0);
-        let deltas = changed.map(|rowset| {
-            let id = rowset.meta().id;
-            DeltaInput {
-                rowset: id,
-                bytes: rowset.dms_bytes() as u64,
-                age: Duration::ZERO,
-                from: anchors.deltas.get(&id).copied().unwrap_or(u64::MAX),
-            }
-        });
-        Ok(MaintenanceInput {
-            rows_bytes: in_memory().map(|rows| rows.bytes() as u64).sum(),
-            rows_age: has_rows.then_some(Duration::ZERO),
-            rows_from: anchors.rows.unwrap_or(u64::MAX),
-            frozen: !state.frozen.is_empty(),
-            deltas: deltas.collect(),
-            ..MaintenanceInput::default()
-        })
+        Ok(MaintenanceInput::of_stores(self.replica.tablet()?))
     }
+}
+
+/// Returns what is in memory, or needs the log, of a tablet whose stores are all flushed.
+pub(super) fn unflushed(tablet: &Tablet) -> Option<String> {
+    let state = tablet.state();
+    let rows: u64 = state.frozen.iter().chain([&state.active]).map(|rows| rows.rows()).sum();
+    let deltas: usize = state.disk.iter().map(|rowset| rowset.dms_len()).sum();
+    if rows > 0 || deltas > 0 {
+        return Some(format!("{rows} rows and {deltas} deltas are in memory alone"));
+    }
+    let anchors = tablet.log_anchors();
+    (anchors != LogAnchors::default()).then(|| format!("the log is still anchored: {anchors:?}"))
 }
 
 /// A store in memory: its flush, its bytes, and the first operation that it needs.
@@ -139,6 +129,10 @@ fn unwise(why: &str, view: &MaintenanceInput, chosen: Option<&JobKind>) -> Error
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use engine::replica::maintenance_policy::DeltaInput;
+
     use super::*;
 
     #[test]

@@ -19,15 +19,11 @@ use crate::wire::rows::{RowEncoder, Slot, op_number};
 use crate::wire::{keys, schema};
 use crate::workload::nanos;
 
-/// Statuses of rows.
-const NOT_FOUND: i32 = 1;
-const INVALID_ARGUMENT: i32 = 4;
-const ALREADY_PRESENT: i32 = 6;
-const IMMUTABLE: i32 = 20;
 /// Codes and statuses of whole requests that speak of the request itself.
 const INVALID_SCHEMA: i32 = 2;
 const MISMATCHED_SCHEMA: i32 = 5;
 const UNKNOWN_ERROR: i32 = 1;
+const NOT_FOUND: i32 = 1;
 
 /// Percentage of writes that go through `nyala-client`, and of those to tables whose ranges have changed: what it
 /// remembers of them is old.
@@ -237,15 +233,10 @@ impl ModelClient {
         }
         let mut answers: Vec<RowAnswer> = rows.iter().map(|_| counts.answer()).collect();
         for error in &reply.per_row_errors {
-            let answer = match error.error.code {
-                ALREADY_PRESENT => RowAnswer::AlreadyPresent,
-                NOT_FOUND => RowAnswer::NotFound,
-                IMMUTABLE => RowAnswer::Immutable,
-                INVALID_ARGUMENT => RowAnswer::Refused,
-                code => {
-                    self.report(format!("a row was refused with status {code}: {}", text_of(&error.error)));
-                    return WriteOutcome::Unknown(text_of(&error.error));
-                }
+            let code = error.error.code;
+            let Some(answer) = RowAnswer::of_status(code) else {
+                self.report(format!("a row was refused with status {code}: {}", text_of(&error.error)));
+                return WriteOutcome::Unknown(text_of(&error.error));
             };
             match answers.get_mut(error.row_index as usize) {
                 Some(of_row) => *of_row = answer,

@@ -21,14 +21,9 @@ impl HostedTrial {
     pub(super) fn alter(&mut self) {
         let altered = match self.random.percent(REPLACE_PERCENT) {
             true => self.replaced_column(),
-            false => {
-                let drawn = draw::alteration(&mut self.random, &self.table.shape, self.next_column);
-                drawn.map(|altered| altered.table)
-            }
+            false => draw::alteration(&mut self.random, &self.table.shape, &mut self.next_column),
         };
         let Some(altered) = altered else { return };
-        let newest = altered.columns.iter().map(|column| column.number + 1).max();
-        self.next_column = self.next_column.max(newest.unwrap_or_default());
         let table = TrialTable::of(altered).expect("an altered table has a schema");
         self.version += 1;
         if self.alter_until_done(&table) {
@@ -50,6 +45,7 @@ impl HostedTrial {
         let default = Some(default).filter(|_| !old.nullable || self.random.percent(50));
         let immutable = self.random.percent(15);
         let number = self.next_column;
+        self.next_column += 1;
         table.columns.push(ColumnSpec { number, immutable, read: default.clone(), write: default, ..old });
         Some(table)
     }

@@ -6,45 +6,30 @@ use bytes::Bytes;
 use engine::disk::mem::MemDisk;
 use nyala_common::rpc::RequestIdPb;
 use nyala_common::rpc::client::CallOptions;
-use nyala_common::wire::schema::{id_bytes, schema_to_pb};
-use nyala_proto::kudu::consensus::RaftConfigPb;
+use nyala_common::wire::schema::id_bytes;
 use nyala_proto::kudu::consensus::raft_peer_pb::MemberType;
-use nyala_proto::kudu::tserver::{
-    CreateTabletRequestPb, CreateTabletResponsePb, WriteRequestPb, WriteResponsePb,
-};
-use nyala_proto::kudu::{PartitionPb, PartitionSchemaPb};
+use nyala_proto::kudu::tserver::tablet_server_error_pb::Code;
+use nyala_proto::kudu::tserver::{CreateTabletResponsePb, WriteRequestPb, WriteResponsePb};
 
 use super::{HostedTrial, SERVER, TABLE, TABLET};
 use crate::cluster::{DATA_DIR, WAL_DIR};
 use crate::trials::fleet::{OneCall, host};
+use crate::trials::requests;
 use crate::wire::client::{ADMIN, CallFailure, TSERVER, text_of};
 use crate::world::World;
 
 /// Attempts of a request, between which the server recovers.
 const ATTEMPTS: usize = 6;
 /// Codes of errors about columns, which are final.
-const OF_COLUMNS: [i32; 2] = [2, 5];
-/// Time after which a server that runs has what a call found missing.
+const OF_COLUMNS: [Code; 2] = [Code::InvalidSchema, Code::MismatchedSchema];
+/// Pause before a call is made again at a server that runs.
 const PAUSE: Duration = Duration::from_millis(300);
 
 impl HostedTrial {
     pub(super) fn create_tablet(&mut self) {
-        let members = RaftConfigPb {
-            opid_index: Some(-1),
-            peers: vec![self.fleet.peer(SERVER, MemberType::Voter)],
-            ..Default::default()
-        };
-        let request = CreateTabletRequestPb {
-            dest_uuid: Some(id_bytes(&self.fleet.ids[SERVER])),
-            table_id: id_bytes(&TABLE),
-            tablet_id: tablet_id(),
-            partition: Some(PartitionPb::default()),
-            table_name: "trial".to_string(),
-            schema: schema_to_pb(&self.table.schema),
-            partition_schema: Some(PartitionSchemaPb::default()),
-            config: members,
-            ..Default::default()
-        };
+        let peers = vec![self.fleet.peer(SERVER, MemberType::Voter)];
+        let request =
+            requests::create_tablet(self.fleet.ids[SERVER], (TABLE, TABLET), &self.table.schema, peers);
         let created: Result<CreateTabletResponsePb, _> =
             self.fleet.call(SERVER, (ADMIN, "CreateTablet"), request);
         if !created.as_ref().is_ok_and(|reply| reply.error.is_none()) {
@@ -75,7 +60,7 @@ impl HostedTrial {
             let id = RequestIdPb { attempt_no: id.attempt_no + attempt as i64, ..id.clone() };
             match self.send_write(request.clone(), id) {
                 Ok(reply) => match &reply.error {
-                    Some(error) if !OF_COLUMNS.contains(&error.code) => {
+                    Some(error) if !OF_COLUMNS.contains(&error.code()) => {
                         self.fleet.note(format!("a write waits: {}", text_of(&error.status)));
                     }
                     _ => return Some(reply),

@@ -1,18 +1,14 @@
 //! Jobs in which a disk operation fails once: the job must be ended, leave no file, and be made again, so
 //! that memory and log do not grow.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
-use engine::disk::Disk;
-use engine::tablet::flush::data_dir;
-
-use super::{HostedTrial, SERVER, TABLET};
+use super::HostedTrial;
+use crate::server_files::unreferenced_files;
+use crate::trials::storage::jobs::ERRNOS;
 
 /// Farthest operation that fails.
 const OPS_AHEAD: u64 = 40;
-/// Errors of the operating system: input/output error, no space left.
-const ERRNOS: [i32; 2] = [5, 28];
 /// Writes until some operation fails, and the time after each: stores are flushed after a second.
 const WRITES: usize = 5;
 const FLUSHED: Duration = Duration::from_millis(1_500);
@@ -48,23 +44,12 @@ impl HostedTrial {
 
     /// Reports files that no rowset has.
     fn check_files(&mut self) {
-        let before = self.unnamed_files();
+        let [_, data] = self.disks();
+        let before = unreferenced_files(&data.image());
         self.fleet.pass(LOOK);
-        let left: BTreeSet<String> = self.unnamed_files().intersection(&before).cloned().collect();
+        let left: Vec<String> = unreferenced_files(&data.image()).intersection(&before).cloned().collect();
         if !left.is_empty() {
             self.fleet.report(format!("files of a job that failed are left: {left:?}"));
         }
-    }
-
-    fn unnamed_files(&mut self) -> BTreeSet<String> {
-        let [_, data] = self.disks();
-        let dir = data_dir(TABLET);
-        let names = data.list(&dir).unwrap_or_default();
-        let Some(replica) = self.fleet.replica(SERVER, TABLET) else { return BTreeSet::new() };
-        let state = replica.tablet().state();
-        let metas: Vec<_> = state.disk.iter().map(|rowset| rowset.meta()).collect();
-        let known: BTreeSet<&str> = metas.iter().flat_map(|meta| meta.files()).collect();
-        let files = names.into_iter().map(|name| format!("{dir}/{name}"));
-        files.filter(|file| !known.contains(file.as_str())).collect()
     }
 }

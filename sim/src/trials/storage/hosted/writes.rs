@@ -3,20 +3,13 @@
 use nyala_common::rpc::RequestIdPb;
 use nyala_proto::kudu::tserver::{WriteRequestPb, WriteResponsePb};
 
-use super::calls::tablet_id;
-use super::{HostedTrial, view};
+use super::{HostedTrial, TABLET, view};
 use crate::model::{RowAnswer, RowWrite};
-use crate::trials::{draw, shape};
+use crate::trials::{draw, requests};
 use crate::wire::client::text_of;
-use crate::wire::schema;
 
 /// Most rows of a write.
 const ROWS: u64 = 10;
-/// Statuses of rows.
-const NOT_FOUND: i32 = 1;
-const INVALID_ARGUMENT: i32 = 4;
-const ALREADY_PRESENT: i32 = 6;
-const IMMUTABLE: i32 = 20;
 
 impl HostedTrial {
     /// Writes some rows.
@@ -54,12 +47,7 @@ impl HostedTrial {
     }
 
     pub(super) fn write_request(&self, rows: &[RowWrite]) -> WriteRequestPb {
-        WriteRequestPb {
-            tablet_id: tablet_id(),
-            schema: Some(schema::columns(&self.view.columns, self.view.key_columns().len())),
-            row_operations: Some(shape::encoded(&self.view, rows)),
-            ..Default::default()
-        }
+        requests::write(TABLET, &self.view, rows)
     }
 
     /// Applies rows to the model, and compares the answers.
@@ -88,19 +76,20 @@ impl HostedTrial {
 
 /// Returns true if the status of a row, or none, is one of the model's answers.
 fn is_answer(answers: &[RowAnswer], told: Option<i32>) -> bool {
-    answers.iter().any(|answer| match told {
-        None => matches!(answer, RowAnswer::Done | RowAnswer::Ignored | RowAnswer::Accepted),
-        Some(ALREADY_PRESENT) => *answer == RowAnswer::AlreadyPresent,
-        Some(NOT_FOUND) => *answer == RowAnswer::NotFound,
-        Some(IMMUTABLE) => *answer == RowAnswer::Immutable,
-        Some(INVALID_ARGUMENT) => *answer == RowAnswer::Refused,
-        Some(_) => false,
-    })
+    let is_done =
+        |answer: &RowAnswer| matches!(answer, RowAnswer::Done | RowAnswer::Ignored | RowAnswer::Accepted);
+    match told {
+        None => answers.iter().any(is_done),
+        Some(code) => RowAnswer::of_status(code).is_some_and(|answer| answers.contains(&answer)),
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const INVALID_ARGUMENT: i32 = 4;
+    const ALREADY_PRESENT: i32 = 6;
 
     #[test]
     fn the_status_of_a_row_is_its_answer() {

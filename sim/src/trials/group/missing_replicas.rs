@@ -1,12 +1,13 @@
-//! Checks of what leaders count for members without a replica.
+//! Members that have told their leader that they have no replica any more. From then on the leader may take for
+//! replicated there only what another replica has: responses of the lost one may still arrive.
 
 use engine::ids::PeerId;
 use engine::raft::RaftEvent;
 use engine::raft::interface::UpdateErrorKind;
 
 use super::GroupTrial;
-use super::ghosts::Told;
 use super::ids::server_of;
+use super::server::MissingReplica;
 
 impl GroupTrial {
     /// Gives a reply to a server, and checks what a leader takes for replicated at the member.
@@ -21,11 +22,11 @@ impl GroupTrial {
         self.step_reply(server, event);
         let after = self.matched(server, peer);
         let member = server_of(peer);
-        let told = Told { life: self.servers[server].life, deleted: self.servers[member].deleted };
+        let told = MissingReplica { life: self.servers[server].life, deleted: self.servers[member].deleted };
         if is_missing && before > Some(0) && after == Some(0) {
-            self.ghosts.0.insert((server, member), told);
+            self.missing_replicas.insert((server, member), told);
             self.note(format!("{server} is told that {member} has no replica any more"));
-        } else if after > before && self.ghosts.0.get(&(server, member)) == Some(&told) {
+        } else if after > before && self.missing_replicas.get(&(server, member)) == Some(&told) {
             self.check_matched(server, member, after.unwrap_or_default());
         }
     }
