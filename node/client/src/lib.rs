@@ -3,7 +3,7 @@
 //! ```text
 //! Client ── master_calls     leader lookup; DDL (tables)
 //!   │   ╲── location_cache   tablet and replicas by partition key (tablet_calls)
-//!   └─ Table ─┬─ Session     rows buffered per tablet ── write_batch: one batch, exactly once
+//!   └─ Table ─┬─ Session     rows buffered per tablet (batch_order) ── write_batch: one batch, exactly once
 //!             ├─ Scanner     tablet after tablet (scan_keys) ── arrow: columnar responses → RecordBatch
 //!             └─ rows        structs and record batches over both; builder, error
 //! ```
@@ -64,8 +64,8 @@
 //!
 //! - **Session** ([`Session`]): a buffer of rows to write. Its [`FlushMode`] decides when rows are sent: `AutoSync` per
 //!   row, `AutoBackground` at a watermark or after an interval, `Manual` on [`Session::flush`]. One flush sends one
-//!   batch per tablet. A retried batch carries the same request id, so it takes effect once. Rows of one key take
-//!   effect in the order in which they were applied.
+//!   batch per tablet. A retried batch carries the same request id, so it takes effect once. The rows of one
+//!   key that a task applies take effect in this order.
 //! - **Scan** ([`ScanSpec`], [`Scanner`]): reads the tablets that can hold matching rows, one after the other. The
 //!   [`ReadMode`] selects the snapshot. A fault-tolerant scan returns rows in key order per tablet and resumes at
 //!   another replica after a failure.

@@ -173,7 +173,7 @@ impl LocationCache {
         self.generation
     }
 
-    /// Takes note of a response that has arrived.
+    /// Records that a response arrived at `now`.
     pub(crate) fn note_lookup(&mut self, now: Instant) {
         self.looked_up = self.looked_up.max(Some(now));
     }

@@ -16,7 +16,7 @@ use engine::time::Instant;
 use super::aggregation::BoundAggregation;
 use super::backoff::Backoff;
 use super::local::LocalScan;
-use super::location_cache::{LocationLookup, TabletLocation};
+use super::location_cache::TabletLocation;
 use super::scan_close::{OpeningCall, ServerScanner};
 use super::scan_keys::ScanKeys;
 use super::scan_spec::{ReadMode, ScanSpec};
@@ -222,22 +222,9 @@ impl Scanner {
 
     /// Opens the tablet that holds the next partition key. Returns false at the end.
     async fn next_tablet(&mut self, deadline: Instant) -> Result<bool> {
-        while let Some(located) = self.keys.locate(&self.table, &self.spec, deadline).await? {
-            match located {
-                LocationLookup::Tablet(tablet) => {
-                    self.open = Some(OpenTablet::new(tablet));
-                    return Ok(true);
-                }
-                LocationLookup::Gap { end } => {
-                    self.table.client.env().observer.mark("client: scan skipped a non-covered range");
-                    self.keys.advance(&end);
-                }
-                LocationLookup::Unknown => {
-                    return Err(Error::not_ready("the master returned no location for a key"));
-                }
-            }
-        }
-        Ok(false)
+        let next = self.keys.next_tablet(&self.table, &self.spec, deadline).await?;
+        self.open = next.map(OpenTablet::new);
+        Ok(self.open.is_some())
     }
 
     /// Sends one request to the open tablet, with retries. Returns `None` if the tablet must be opened again.

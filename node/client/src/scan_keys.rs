@@ -16,13 +16,13 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use engine::error::Result;
+use engine::error::{Error, Result};
 use engine::schema::partition::PartitionSchema;
 use engine::schema::partition_range::PartitionRange;
 use engine::time::Instant;
 
 use super::Table;
-use super::location_cache::LocationLookup;
+use super::location_cache::{LocationLookup, TabletLocation};
 use super::scan_spec::ScanSpec;
 use super::table::{KnownPartitioning, schemas_from_reply};
 use nyala_proto::kudu::master::TableIdentifierPb;
@@ -31,7 +31,7 @@ use nyala_proto::kudu::master::TableIdentifierPb;
 pub(super) struct ScanKeys {
     /// Keys of rows that may match. The lower bound of the first range advances.
     ranges: VecDeque<PartitionRange>,
-    /// Keys that are not read or skipped yet, pruned or not; `None` at the end.
+    /// Keys, pruned or not, that were neither read nor skipped yet; `None` at the end.
     left: Option<PartitionRange>,
     /// The partitioning that `ranges` depend on; `None` if they are the same by any.
     pruned_by: Option<Arc<PartitionSchema>>,
@@ -52,7 +52,7 @@ impl ScanKeys {
     ) -> ScanKeys {
         let all = by.prune(table.schema(), &spec.predicates, &spec.keys);
         let ranges = match &left {
-            Some(left) => all.iter().filter_map(|range| intersect(range, left)).collect(),
+            Some(left) => all.iter().filter_map(|range| range.intersection(left)).collect(),
             None => VecDeque::new(),
         };
         // Only ranges of a table with hash buckets have buckets of their own. No partitioning has keys for limits that
@@ -63,8 +63,30 @@ impl ScanKeys {
         ScanKeys { ranges, left, pruned_by }
     }
 
+    /// Returns the tablet of the next key that has one; `None` at the end.
+    pub(super) async fn next_tablet(
+        &mut self,
+        table: &Table,
+        spec: &ScanSpec,
+        deadline: Instant,
+    ) -> Result<Option<Arc<TabletLocation>>> {
+        while let Some(located) = self.locate(table, spec, deadline).await? {
+            match located {
+                LocationLookup::Tablet(tablet) => return Ok(Some(tablet)),
+                LocationLookup::Gap { end } => {
+                    table.client.env().observer.mark("client: scan skipped a non-covered range");
+                    self.advance(&end);
+                }
+                LocationLookup::Unknown => {
+                    return Err(Error::not_ready("the master returned no location for a key"));
+                }
+            }
+        }
+        Ok(None)
+    }
+
     /// Returns the location of the next key; `None` at the end.
-    pub(super) async fn locate(
+    async fn locate(
         &mut self,
         table: &Table,
         spec: &ScanSpec,
@@ -97,7 +119,7 @@ impl ScanKeys {
     /// Drops all keys before `end`; an empty `end` is the end of all keys.
     pub(super) fn advance(&mut self, end: &[u8]) {
         let rest = PartitionRange { lower: end.to_vec(), upper: Vec::new() };
-        self.left = self.left.take().filter(|_| !end.is_empty()).and_then(|left| intersect(&left, &rest));
+        self.left = self.left.take().filter(|_| !end.is_empty()).and_then(|left| left.intersection(&rest));
         while let Some(range) = self.ranges.front_mut() {
             let over = end.is_empty() || (!range.upper.is_empty() && range.upper.as_slice() <= end);
             if !over {
@@ -130,17 +152,6 @@ impl Table {
         }
         Ok(known.schema.clone())
     }
-}
-
-/// Returns the keys that both ranges have; `None` if there are none.
-pub(super) fn intersect(range: &PartitionRange, to: &PartitionRange) -> Option<PartitionRange> {
-    let lower = range.lower.clone().max(to.lower.clone());
-    let upper = match (range.upper.is_empty(), to.upper.is_empty()) {
-        (true, _) => to.upper.clone(),
-        (_, true) => range.upper.clone(),
-        _ => range.upper.clone().min(to.upper.clone()),
-    };
-    PartitionRange::new(lower, upper).ok()
 }
 
 #[cfg(test)]

@@ -13,9 +13,9 @@ use engine::schema::predicate::Predicate;
 use engine::schema::{ColumnSchema, Schema};
 use prost::Message;
 
-use super::location_cache::{LocationLookup, TabletLocation};
+use super::location_cache::TabletLocation;
 use super::scan::Scanner;
-use super::scan_keys::{ScanKeys, intersect};
+use super::scan_keys::ScanKeys;
 use super::scan_spec::{ReadMode, ScanSpec};
 use super::{Client, Table, predicate};
 use nyala_common::wire::{predicates, schema};
@@ -55,17 +55,9 @@ impl Table {
         let deadline = self.client.deadline();
         let mut tokens = Vec::new();
         let mut keys = ScanKeys::new(self, spec);
-        while let Some(located) = keys.locate(self, spec, deadline).await? {
-            match located {
-                LocationLookup::Tablet(tablet) => {
-                    keys.advance(&tablet.partition.end);
-                    tokens.push(ScanToken { message: self.token(spec, &tablet), tablet });
-                }
-                LocationLookup::Gap { end } => keys.advance(&end),
-                LocationLookup::Unknown => {
-                    return Err(Error::not_ready("the master returned no location for a key"));
-                }
-            }
+        while let Some(tablet) = keys.next_tablet(self, spec, deadline).await? {
+            keys.advance(&tablet.partition.end);
+            tokens.push(ScanToken { message: self.token(spec, &tablet), tablet });
         }
         Ok(tokens)
     }
@@ -79,7 +71,7 @@ impl Table {
         };
         let held =
             PartitionRange { lower: tablet.partition.start.clone(), upper: tablet.partition.end.clone() };
-        let partitions = intersect(&held, &spec.partitions).unwrap_or(held);
+        let partitions = held.intersection(&spec.partitions).unwrap_or(held);
         let schema = self.schema();
         let is_wanted = |name: &String| spec.columns.as_ref().is_none_or(|names| names.contains(name));
         let projected = |name: &String| {

@@ -3,7 +3,7 @@
 //! ```text
 //!   file ── csv_records ─► reader (CsvReader) ──┐
 //!        ── json_lines (JsonReader) ────────────┼─ input ─► blocks of cells by the table's columns, bad rows by line
-//!        ── parquet_rows (ParquetReader) ───────┘
+//!        ── parquet_rows (ParquetReader) ───────┘    (parquet_times: its times of 96 bits)
 //!   record batch ── delimited ─► CSV, JSON lines
 //! ```
 //!

@@ -15,7 +15,7 @@ use parquet::arrow::arrow_reader::{
 };
 use parquet::file::reader::ChunkReader;
 
-use crate::parquet_times::{SharedSource, WideTimes, exact_times};
+use crate::parquet_times::{WideTimes, exact_times};
 use crate::reader::{BLOCK_ROWS, ImportBlock, ImportRows, ImportTarget};
 
 pub struct ParquetReader {
@@ -27,8 +27,9 @@ pub struct ParquetReader {
 }
 
 impl ParquetReader {
-    /// Opens a file and reads its metadata; also returns the number of rows stated there.
-    pub fn open<R: ChunkReader + 'static>(
+    /// Opens a file and reads its metadata; also returns the number of rows stated there. A file with times of 96
+    /// bits is read twice.
+    pub fn open<R: ChunkReader + Clone + 'static>(
         source: R,
         table: ImportTarget<'_>,
     ) -> Result<(ParquetReader, u64)> {
@@ -36,7 +37,6 @@ impl ParquetReader {
         // Parquet's own types suffice. The Arrow schema that some writers embed is skipped, because its decoder panics
         // on corrupted input.
         let options = ArrowReaderOptions::new().with_skip_arrow_metadata(true);
-        let source = SharedSource::new(source);
         let builder = ParquetRecordBatchReaderBuilder::try_new_with_options(source.clone(), options);
         let builder = builder.map_err(bad)?;
         let fields = builder.schema().fields().clone();

@@ -14,7 +14,6 @@ use arrow_array::cast::AsArray;
 use arrow_array::types::{TimestampMillisecondType, TimestampNanosecondType};
 use arrow_array::{Array, ArrayRef, TimestampMicrosecondArray};
 use arrow_schema::{DataType as ArrowType, Field, FieldRef, Schema, TimeUnit};
-use bytes::Bytes;
 use engine::error::{Error, Result};
 use engine::schema::{ColumnSchema, DataType, TypeAttributes, ValueKind, format_cell};
 use parquet::arrow::ProjectionMask;
@@ -23,45 +22,12 @@ use parquet::arrow::arrow_reader::{
 };
 use parquet::basic::Type as PhysicalType;
 use parquet::errors::Result as ParquetResult;
-use parquet::file::reader::{ChunkReader, Length};
+use parquet::file::reader::ChunkReader;
 
 use crate::reader::BLOCK_ROWS;
 
 const NANOS: ArrowType = ArrowType::Timestamp(TimeUnit::Nanosecond, None);
 const MILLIS: ArrowType = ArrowType::Timestamp(TimeUnit::Millisecond, None);
-
-/// A file that two readers read.
-pub(crate) struct SharedSource<R>(Arc<R>);
-
-impl<R> SharedSource<R> {
-    pub(crate) fn new(source: R) -> SharedSource<R> {
-        SharedSource(Arc::new(source))
-    }
-}
-
-impl<R> Clone for SharedSource<R> {
-    fn clone(&self) -> SharedSource<R> {
-        SharedSource(self.0.clone())
-    }
-}
-
-impl<R: Length> Length for SharedSource<R> {
-    fn len(&self) -> u64 {
-        self.0.len()
-    }
-}
-
-impl<R: ChunkReader> ChunkReader for SharedSource<R> {
-    type T = R::T;
-
-    fn get_read(&self, start: u64) -> ParquetResult<R::T> {
-        self.0.get_read(start)
-    }
-
-    fn get_bytes(&self, start: u64, length: usize) -> ParquetResult<Bytes> {
-        self.0.get_bytes(start, length)
-    }
-}
 
 /// Reader of the milliseconds of a file's INT96 columns.
 pub(crate) struct WideTimes {
@@ -73,8 +39,8 @@ pub(crate) struct WideTimes {
 impl WideTimes {
     /// Opens the file of another reader, if the columns `taken` have one of INT96. None of them is nested.
     pub(crate) fn open<R: ChunkReader + 'static>(
-        source: SharedSource<R>,
-        other: &ParquetRecordBatchReaderBuilder<SharedSource<R>>,
+        source: R,
+        other: &ParquetRecordBatchReaderBuilder<R>,
         taken: &[usize],
     ) -> ParquetResult<Option<WideTimes>> {
         let (parquet, fields) = (other.parquet_schema(), other.schema().fields());
@@ -168,6 +134,7 @@ fn show(nanos: i128) -> String {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
     use parquet::data_type::{Int64Type, Int96, Int96Type};
     use parquet::file::properties::WriterProperties;
     use parquet::file::writer::SerializedFileWriter;

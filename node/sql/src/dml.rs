@@ -12,9 +12,7 @@ use std::collections::BTreeSet;
 
 use datafusion::arrow::array::{Array, ArrayRef, AsArray, RecordBatch};
 use datafusion::arrow::compute::{CastOptions, cast, cast_with_options};
-use datafusion::arrow::datatypes::{
-    DataType as ArrowType, Field, Float32Type, Float64Type, Schema as ArrowSchema,
-};
+use datafusion::arrow::datatypes::{DataType as ArrowType, Field, Float64Type, Schema as ArrowSchema};
 use datafusion::arrow::error::ArrowError;
 use datafusion::arrow::util::display::array_value_to_string;
 use datafusion::logical_expr::sqlparser::ast::{
@@ -23,7 +21,7 @@ use datafusion::logical_expr::sqlparser::ast::{
 };
 use datafusion::sql::parser::Statement;
 use futures_util::StreamExt;
-use nyala_client::arrow::arrow_type;
+use nyala_client::arrow::{arrow_type, first_infinite};
 use nyala_client::rows::TableWriter;
 use nyala_client::{Client, ClientError, ColumnSchema, RowOpKind, Table, definitions};
 
@@ -328,7 +326,7 @@ fn assigned_column(array: &ArrayRef, column: &ColumnSchema) -> Result<ArrayRef, 
     let assigned = assigned.unwrap_or_else(|| cast_with_options(array, &wanted, &options));
     let assigned = assigned.map_err(|error| error.to_string())?;
     if let Some(value) = first_infinite(array, &assigned) {
-        return Err(format!("{value:e} is out of range for {}", column.type_name()));
+        return Err(format!("{value} is out of range for {}", column.type_name()));
     }
     match first_fraction(array, &assigned).map_err(|error| error.to_string())? {
         Some(value) => {
@@ -336,14 +334,6 @@ fn assigned_column(array: &ArrayRef, column: &ColumnSchema) -> Result<ArrayRef, 
         }
         None => Ok(assigned),
     }
-}
-
-/// Returns the first DOUBLE that has become an infinite REAL. Arrow's cast makes one of a number that is too large.
-fn first_infinite(array: &ArrayRef, assigned: &ArrayRef) -> Option<f64> {
-    let doubles = array.as_primitive_opt::<Float64Type>()?;
-    let reals = assigned.as_primitive_opt::<Float32Type>()?;
-    let mut pairs = doubles.iter().zip(reals).filter_map(|(double, real)| double.zip(real));
-    pairs.find(|(double, real)| double.is_finite() && real.is_infinite()).map(|(double, _)| double)
 }
 
 /// Returns the first number with a fraction, as text, if integers are assigned. Arrow's cast cuts the fraction off.

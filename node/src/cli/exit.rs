@@ -21,7 +21,7 @@ const DEVICE_FAILED: u8 = 5;
 const CLOCK_REFUSED: u8 = 6;
 /// Errors that a device gives when it fails.
 const DEVICE_ERRORS: [i32; 2] = [libc::EIO, libc::EROFS];
-/// Errors of a path that a setting names wrongly, or that its server may not read.
+/// Errors of a path that a flag names wrongly, or that the server may not read.
 const WRONG_PATH_ERRORS: [i32; 5] = [libc::ENOENT, libc::ENOTDIR, libc::EISDIR, libc::EACCES, libc::EPERM];
 /// A signal interrupted the command, by the convention of shells.
 const INTERRUPTED: u8 = 130;
@@ -36,9 +36,9 @@ impl ExitError {
         ExitError { code: USAGE, message: error.message }
     }
 
-    /// Returns the error of settings that were refused before the start. A name that cannot be looked up yet, or a
+    /// Returns the error of flags that were refused before the start. A name that cannot be looked up yet, or a
     /// file that cannot be read now, is worth another start: after a power cut the resolver may come back last.
-    pub fn settings(error: Error) -> ExitError {
+    pub fn flags(error: Error) -> ExitError {
         let wrong_path = error.errno.is_some_and(|errno| WRONG_PATH_ERRORS.contains(&errno));
         match error.kind {
             ErrorKind::Io | ErrorKind::NotReady if !wrong_path => ExitError::from(error),
@@ -101,8 +101,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_settings_that_an_operator_must_correct_have_the_code_of_usage() {
-        let code = |error: Error| ExitError::settings(error).code;
+    fn only_flags_that_an_operator_must_correct_have_the_code_of_usage() {
+        let code = |error: Error| ExitError::flags(error).code;
         let io = |errno| Error::io("read the certificate", &io::Error::from_raw_os_error(errno));
         assert_eq!(code(Error::invalid("rpc_bind_addresses: no port")), USAGE);
         assert_eq!(code(io(libc::ENOENT)), USAGE);

@@ -152,7 +152,7 @@ async fn one(
     stop: BoxFuture<'static, ()>,
     report: &ReportState,
 ) -> Result<(), ExitError> {
-    startup::check(env, kind, &flags).await.map_err(ExitError::settings)?;
+    startup::check(env, kind, &flags).await.map_err(ExitError::flags)?;
     let env = &startup::with_time_source(env, &flags).map_err(ExitError::usage)?;
     let mut stop = stop;
     tokio::select! {

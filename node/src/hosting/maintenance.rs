@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use engine::config::TabletConfig;
 use engine::error::{Error, ErrorKind, Result};
-use engine::replica::maintenance_policy::{self, DeltaInput, MaintenanceInput};
+use engine::replica::maintenance_policy::{self, MaintenanceInput};
 use engine::replica::{Job, JobKind, JobStep};
 use engine::tablet::rowset::RowSetId;
 use engine::time::Instant;
@@ -177,37 +177,23 @@ impl UnflushedSince {
     /// Returns what the maintenance policy has to know of the replica.
     pub async fn view(&mut self, replica: &ReplicaHandle, now: Instant) -> MaintenanceInput {
         let log_held_bytes = self.log_held(replica, now).await;
-        let (state, anchors) = (replica.tablet().state(), replica.tablet().log_anchors());
-        let in_memory = || state.frozen.iter().chain([&state.active]);
-        let has_rows = in_memory().any(|mrs| mrs.rows() > 0);
-        self.rows = has_rows.then(|| self.rows.unwrap_or(now));
-        let mut deltas = BTreeMap::new();
-        for rowset in state.disk.iter().filter(|rowset| rowset.dms_len() > 0) {
-            let id = rowset.meta().id;
-            deltas.insert(id, self.deltas.get(&id).copied().unwrap_or(now));
+        let tablet = replica.tablet();
+        let mut stores = MaintenanceInput::of_stores(tablet);
+        self.rows = stores.rows_age.map(|_| self.rows.unwrap_or(now));
+        stores.rows_age = self.rows.map(|since| now.since(since));
+        let known = std::mem::take(&mut self.deltas);
+        for deltas in &mut stores.deltas {
+            let since = known.get(&deltas.rowset).copied().unwrap_or(now);
+            deltas.age = now.since(since);
+            self.deltas.insert(deltas.rowset, since);
         }
-        self.deltas = deltas;
-        let changed = |rowset: &RowSetId| {
-            let found = state.disk.iter().find(|disk| disk.meta().id == *rowset);
-            found.map_or(0, |rowset| rowset.dms_bytes() as u64)
-        };
-        let view = |(rowset, since): (&RowSetId, &Instant)| DeltaInput {
-            rowset: *rowset,
-            bytes: changed(rowset),
-            age: now.since(*since),
-            from: anchors.deltas.get(rowset).copied().unwrap_or(u64::MAX),
-        };
         MaintenanceInput {
-            rows_bytes: in_memory().map(|mrs| mrs.bytes() as u64).sum(),
-            rows_age: self.rows.map(|since| now.since(since)),
-            rows_from: anchors.rows.unwrap_or(u64::MAX),
-            frozen: !state.frozen.is_empty(),
-            deltas: self.deltas.iter().map(view).collect(),
-            merge: self.compactions.is_over(now).then(|| replica.tablet().choose_compaction()).flatten(),
-            priority: state.schema.maintenance_priority(),
+            merge: self.compactions.is_over(now).then(|| tablet.choose_compaction()).flatten(),
+            priority: tablet.state().schema.maintenance_priority(),
             log_bytes: replica.log_bytes(),
             log_held_bytes,
             log_bytes_at_checkpoint: self.log_bytes_at_checkpoint,
+            ..stores
         }
     }
 }

@@ -269,7 +269,7 @@ impl TabletManager {
     fn remove_stray_metadata(&self, dir: &Directory, known: &[TabletId]) -> Result<()> {
         let removed = tombstone::remove_stray_metadata(&*self.dirs.wal.disk, &*dir.disk, known)?;
         if removed > 0 {
-            tracing::warn!(dir = dir.path, removed, "removed votes of tablets that have no superblock");
+            tracing::warn!(dir = dir.path, removed, "removed interrupted replacements and stray votes");
         }
         Ok(())
     }

@@ -1,5 +1,7 @@
 //! Arrow types of columns, and casts to them.
 
+use arrow_array::cast::AsArray;
+use arrow_array::types::{Float32Type, Float64Type};
 use arrow_array::{Array, ArrayRef};
 use arrow_cast::cast::{CastOptions, cast_with_options};
 use arrow_schema::{DataType as ArrowType, TimeUnit};
@@ -39,7 +41,8 @@ pub fn arrow_type(column: &ColumnSchema) -> ArrowType {
     }
 }
 
-/// Casts an array to the type of a column. The error is the reason alone.
+/// Casts an array to the type of a column. A double that would become infinite as a FLOAT is out of range. The
+/// error is the reason alone.
 pub(super) fn cast_to(array: &ArrayRef, column: &ColumnSchema) -> Result<ArrayRef, String> {
     let wanted = arrow_type(column);
     let cast = if *array.data_type() == wanted {
@@ -50,5 +53,17 @@ pub(super) fn cast_to(array: &ArrayRef, column: &ColumnSchema) -> Result<ArrayRe
     if !column.nullable && cast.null_count() > 0 {
         return Err("NULL in a column that is NOT NULL".to_string());
     }
-    Ok(cast)
+    match first_infinite(array, &cast) {
+        Some(value) => Err(format!("{value} does not fit {}", column.type_name())),
+        None => Ok(cast),
+    }
+}
+
+/// Returns the first double that Arrow's cast to floats has made infinite, as text; `None` for other arrays.
+pub fn first_infinite(array: &ArrayRef, cast: &ArrayRef) -> Option<String> {
+    let doubles = array.as_primitive_opt::<Float64Type>()?;
+    let floats = cast.as_primitive_opt::<Float32Type>()?;
+    let mut pairs = doubles.iter().zip(floats).filter_map(|(double, float)| double.zip(float));
+    let found = pairs.find(|(double, float)| double.is_finite() && float.is_infinite());
+    found.map(|(double, _)| format!("{double:e}"))
 }

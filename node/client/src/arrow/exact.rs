@@ -5,7 +5,6 @@
 //! several spellings.
 
 use arrow_array::cast::AsArray;
-use arrow_array::types::{Float32Type, Float64Type};
 use arrow_array::{Array, ArrayRef};
 use arrow_cast::cast::cast_with_options;
 use arrow_cast::display::array_value_to_string;
@@ -74,14 +73,6 @@ pub(super) fn first_changed(
 /// Returns true for doubles to a FLOAT column, which are rounded: there is hardly another way to give its values.
 pub(super) fn is_rounded(array: &ArrayRef, column: &ColumnSchema) -> bool {
     *array.data_type() == ArrowType::Float64 && column.ty.physical() == PhysicalType::Float
-}
-
-/// Returns the first double that is too large for a FLOAT, as text.
-pub(super) fn first_infinite(array: &ArrayRef, cast: &ArrayRef) -> Option<String> {
-    let (doubles, floats) = (array.as_primitive::<Float64Type>(), cast.as_primitive::<Float32Type>());
-    let mut pairs = doubles.iter().zip(floats.iter()).filter_map(|(double, float)| double.zip(float));
-    let found = pairs.find(|(double, float)| double.is_finite() && !float.is_finite());
-    found.map(|(double, _)| format!("{double:e}"))
 }
 
 /// Returns the first value of an array as text.

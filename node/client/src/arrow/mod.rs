@@ -28,8 +28,8 @@ use engine::schema::{ColumnSchema, PhysicalType, TypeParameters, ValueKind, form
 use super::cell_text::too_long;
 use nyala_proto::kudu::ColumnarRowBlockPb;
 
-pub use casts::arrow_type;
 use casts::{UTC, cast_to};
+pub use casts::{arrow_type, first_infinite};
 pub use exact::{changed_value, needs_parsing, parsed_block};
 
 /// Returns the Arrow schema of a projection.
@@ -214,13 +214,7 @@ impl ReplyColumn {
 /// Fails with `Invalid` if the cast fails: for a value out of range, or NULL in a NOT NULL column. A double that would
 /// become infinite as a FLOAT is out of range, and so is a DATE outside the years 1 to 9999.
 pub fn column_to_block(array: &ArrayRef, column: &ColumnSchema) -> Result<ColumnBlock> {
-    let block = cast_to(array, column).and_then(|cast| {
-        let is_rounded = exact::is_rounded(array, column);
-        match is_rounded.then(|| exact::first_infinite(array, &cast)).flatten() {
-            Some(value) => Err(format!("{value} does not fit {}", column.type_name())),
-            None => to_block(&cast, column),
-        }
-    });
+    let block = cast_to(array, column).and_then(|cast| to_block(&cast, column));
     let checked = block.and_then(|block| check_dates(&block, column).map(|()| block));
     checked.map_err(|reason| Error::invalid(format!("column {:?}: {reason}", column.name)))
 }
@@ -241,11 +235,9 @@ pub fn column_block(array: &ArrayRef, column: &ColumnSchema) -> Result<ColumnBlo
         return exact::parse(array, column);
     }
     let cast = cast_to(array, column)?;
-    let refused = match exact::is_rounded(array, column) {
-        true => exact::first_infinite(array, &cast),
-        false => exact::first_changed(array, &cast, column)?,
-    };
-    if let Some(value) = refused {
+    if !exact::is_rounded(array, column)
+        && let Some(value) = exact::first_changed(array, &cast, column)?
+    {
         return Err(format!("{value} does not fit {}", column.type_name()));
     }
     check_lengths(&cast, column)?;

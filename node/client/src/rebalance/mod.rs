@@ -79,7 +79,7 @@ impl Client {
         if server.silent_for > SILENCE_MAX {
             return Some((format!("no heartbeat for {} s", server.silent_for.as_secs()), true));
         }
-        if is_succeeded(server, all) {
+        if has_lost_address(server, all) {
             return Some((format!("another server is at {address} now"), true));
         }
         match self.quiesce(&address, None).await {
@@ -172,7 +172,7 @@ impl Client {
 
 /// Returns true if a later heartbeat came from another server at the same address: one that lost its disks comes back
 /// as another server, which would reply in the place of the old one.
-fn is_succeeded(server: &ServerInfo, all: &[ServerInfo]) -> bool {
+fn has_lost_address(server: &ServerInfo, all: &[ServerInfo]) -> bool {
     let is_there = |other: &&ServerInfo| (&other.host, other.port) == (&server.host, server.port);
     let mut there = all.iter().filter(|other| other.id != server.id).filter(is_there);
     there.any(|other| other.silent_for < server.silent_for)
@@ -221,7 +221,7 @@ mod tests {
     #[test]
     fn a_server_whose_address_another_one_has_is_not_usable() {
         let all = [server(1, 7050, 20), server(2, 7050, 1), server(3, 7051, 30)];
-        let succeeded: Vec<bool> = all.iter().map(|server| is_succeeded(server, &all)).collect();
-        assert_eq!(succeeded, [true, false, false]);
+        let lost: Vec<bool> = all.iter().map(|server| has_lost_address(server, &all)).collect();
+        assert_eq!(lost, [true, false, false]);
     }
 }

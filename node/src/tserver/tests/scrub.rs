@@ -81,6 +81,7 @@ async fn a_pass_waits_until_the_tablets_of_the_start_are_open() {
     let scrubber = scrubber(&fixture.env);
     let mut found = pin!(pass(&scrubber, &fixture.running));
     assert!(futures_util::poll!(&mut found).is_pending(), "the tablet is not open");
+    assert_eq!(scrubber.progress().began, None, "the pass waits for it");
     held.release_one();
     assert_eq!(found.await, []);
     let files = scrubber.progress().last.expect("it has ended").files;
