@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   cargo ci            fmt · tidy · arrows · clippy · test beside the program's build, spec (smoke) and python ·
-//!                       sim, loom and counts beside a soak of ten minutes · interop
+//!                       sim, loom and counts beside a soak of eight minutes · interop
 //!   cargo ci WORD       one of these, or a longer one: miri fuzz coverage code-mutants bench profile versus overload
 //!   cargo ci fix|bless  the only ones that write into the source tree by default
 //! ```

@@ -76,6 +76,11 @@ impl PredicateBloom {
         self.words.iter().flat_map(|word| word.to_le_bytes()).collect()
     }
 
+    /// Returns the memory of its bits.
+    pub fn byte_size(&self) -> usize {
+        self.words.len() * size_of::<u32>()
+    }
+
     pub fn log_space_bytes(&self) -> u32 {
         self.log_space_bytes
     }

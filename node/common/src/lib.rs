@@ -14,6 +14,7 @@
 //! code runs on a machine and in a simulator.
 
 pub mod env;
+pub mod error_text;
 pub mod mailbox;
 pub mod metrics;
 pub mod nearest;

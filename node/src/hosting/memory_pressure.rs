@@ -25,11 +25,15 @@ const QUICK_SHARE: u64 = 64;
 /// Initial reservation of every reply with rows.
 const REPLY_BYTES_MIN: u64 = 32 << 10;
 
+/// Memory of a scanner between two calls, beside its predicates, about.
+const SCANNER_BYTES: u64 = 16 << 10;
+
 /// Tracked memory of a server against its limits.
 pub struct MemoryPressure {
     root: Arc<MemTracker>,
     calls: Arc<MemTracker>,
     replies: Arc<MemTracker>,
+    scanners: Arc<MemTracker>,
     soft_percent: u64,
     refused: AtomicU64,
     /// True if a reservation failed at the hard limit since [`MemoryPressure::take_starvation_flag`].
@@ -82,8 +86,9 @@ impl ReplyReservation {
 impl MemoryPressure {
     pub fn new(root: &Arc<MemTracker>, soft_percent: u64) -> MemoryPressure {
         let (calls, replies) = (root.child("calls"), root.child("answers"));
+        let scanners = root.child("scanners");
         let (refused, starved) = (AtomicU64::new(0), AtomicBool::new(false));
-        MemoryPressure { root: root.clone(), calls, replies, soft_percent, refused, starved }
+        MemoryPressure { root: root.clone(), calls, replies, scanners, soft_percent, refused, starved }
     }
 
     /// Returns the memory handle that tablets use.
@@ -151,6 +156,14 @@ impl MemoryPressure {
             ReplyReservation { replies: self.replies.clone(), held: TrackedBytes::new(&self.replies) };
         let begun = reservation.held.try_add(REPLY_BYTES_MIN, self.root.reservable_bytes());
         if begun { Ok(reservation) } else { Err(self.hard_limit_message()) }
+    }
+
+    /// Reserves memory for a scanner between two calls, whose predicates have `predicate_bytes`. The error gives the
+    /// reason for a rejection.
+    pub fn reserve_scanner(&self, predicate_bytes: u64) -> Result<TrackedBytes, String> {
+        let held = TrackedBytes::new(&self.scanners);
+        let fits = held.try_add(SCANNER_BYTES + predicate_bytes, self.root.reservable_bytes());
+        if fits { Ok(held) } else { Err(self.hard_limit_message()) }
     }
 
     /// Reserves memory for operations from a leader. Operations larger than the whole limit are admitted without a
@@ -274,8 +287,12 @@ mod tests {
         let small = Sidecars::Shared { bytes: Bytes::from_static(b"row"), ends: vec![3] };
         let counted = memory.reserve_reply().expect("memory is left").count(small.clone());
         assert_eq!((root.bytes(), counted), (0, small), "it is copied at once");
+        let scanner = memory.reserve_scanner(100 << 10).expect("memory is left");
+        assert_eq!(root.bytes(), SCANNER_BYTES + (100 << 10));
+        assert!(memory.reserve_scanner(200 << 10).is_err(), "all scanners together have no space");
+        drop(scanner);
         let all = TrackedBytes::new(&root.child("rows"));
         assert!(all.try_hold(256 << 10) && memory.reserve_reply().is_err());
-        assert_eq!(memory.refused(), 1);
+        assert_eq!(memory.refused(), 2);
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use engine::memory::TrackedBytes;
 use engine::schema::aggregation::Aggregation;
 use engine::schema::row_block::ProjectedColumn;
 use engine::tablet::scan::Scan;
@@ -23,4 +24,7 @@ pub struct OpenScanner {
     pub(super) layout: RowsFormat,
     pub(super) ordered: bool,
     pub(super) entry: ScanLogEntry,
+    pub(super) predicate_bytes: u64,
+    /// Its memory between two calls; `None` during the call that opens it.
+    pub(super) held: Option<TrackedBytes>,
 }

@@ -16,6 +16,7 @@ use engine::cfile::reader::PageBytes;
 use engine::error::{Error, ErrorKind};
 use engine::ids::Uuid;
 use engine::schema::Schema;
+use engine::schema::predicate::Predicate;
 use engine::tablet::scan::{Scan, ScanSpec, SnapshotChoice};
 use engine::time::{Instant, Timestamp};
 use tokio::sync::SemaphorePermit;
@@ -115,10 +116,8 @@ async fn begin_scan(
     let page_bytes = take_page_bytes(&mut scanner);
     response.has_more_results = Some(has_more);
     if has_more {
-        let id = server.env.random_uuid();
+        let id = keep_open(server, call, scanner)?;
         response.scanner_id = Some(schema::id_bytes(&id));
-        scanner.entry.list();
-        server.scanners().open(id, call.user.clone(), scanner, server.env.now().mono);
     }
     Ok(finish(server, call, (began, page_bytes), response, sidecars))
 }
@@ -231,9 +230,30 @@ async fn open<'a>(
     if !scan.reads_few() {
         log.list();
     }
-    let method = call.method;
-    let scanner = OpenScanner { method, replica, scan, projection, aggregation, layout, ordered, entry: log };
+    let predicate_bytes = spec.predicates.iter().map(Predicate::byte_size).sum::<usize>() as u64;
+    let scanner = OpenScanner {
+        method: call.method,
+        replica,
+        scan,
+        projection,
+        aggregation,
+        layout,
+        ordered,
+        entry: log,
+        predicate_bytes,
+        held: None,
+    };
     Ok((scanner, snapshot))
+}
+
+/// Keeps a scanner open for further calls and returns its id. Rejected if there is no memory for it.
+fn keep_open(server: &TabletServer, call: &Call, mut scanner: OpenScanner) -> Result<Uuid, ScanError> {
+    let held = server.memory.reserve_scanner(scanner.predicate_bytes);
+    scanner.held = Some(held.map_err(|why| ScanError::Rpc(Reply::too_busy(why)))?);
+    let id = server.env.random_uuid();
+    scanner.entry.list();
+    server.scanners().open(id, call.user.clone(), scanner, server.env.now().mono);
+    Ok(id)
 }
 
 /// Opens a scan. On the task of the call's connection it reads memory and cached pages only: another task waits for the
@@ -541,16 +561,13 @@ async fn checksum_batch(
     let page_bytes = take_page_bytes(&mut scanner);
     response.resource_metrics = Some(metrics(server, call, (began, page_bytes)));
     if has_more {
-        let now = server.env.now().mono;
         match (&mut taken, id) {
             (Some(taken), Some(id)) => {
                 taken.keep = true;
-                server.scanners().put_back(id, scanner, now);
+                server.scanners().put_back(id, scanner, server.env.now().mono);
             }
             _ => {
-                let id = server.env.random_uuid();
-                scanner.entry.list();
-                server.scanners().open(id, call.user.clone(), scanner, now);
+                let id = keep_open(server, call, scanner)?;
                 response.scanner_id = Some(schema::id_bytes(&id));
             }
         }

@@ -14,7 +14,7 @@ use crate::interop::{ServerChoice, server};
 use crate::steps::Steps;
 
 /// Minutes of load and faults.
-const MINUTES: &str = "10";
+const MINUTES: &str = "8";
 /// Seed of the faults of a pull request.
 const SEED: &str = "1";
 

@@ -14,6 +14,9 @@ use super::{DataType, PhysicalType};
 use crate::error::{Error, Result};
 use crate::ids::ColumnId;
 
+/// Bytes of the smallest allocation.
+const ALLOCATION_MIN: usize = 16;
+
 /// A predicate on a column. Cells are little-endian for fixed widths, the bytes themselves for the rest.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Predicate {
@@ -121,6 +124,11 @@ impl Predicate {
     /// Returns `Invalid` unless every value has the width of the type.
     pub fn check(&self, ty: DataType) -> Result<()> {
         self.kind.check(ty)
+    }
+
+    /// Returns the memory that the predicate holds, about.
+    pub fn byte_size(&self) -> usize {
+        self.kind.byte_size()
     }
 
     /// Clears the bits of `selection` whose rows don't satisfy the predicate. `block` holds the predicate's
@@ -250,6 +258,23 @@ impl PredicateKind {
                 });
             }
             PredicateKind::IsNotNull | PredicateKind::IsNull => {}
+        }
+    }
+
+    fn byte_size(&self) -> usize {
+        // A value of a few bytes takes the least allocation beside its pointers.
+        let value = |value: &Vec<u8>| size_of::<Vec<u8>>() + value.len().max(ALLOCATION_MIN);
+        let bounds = |lower: &Option<Vec<u8>>, upper: &Option<Vec<u8>>| {
+            lower.iter().chain(upper).map(value).sum::<usize>()
+        };
+        match self {
+            PredicateKind::Range { lower, upper } => bounds(lower, upper),
+            PredicateKind::Equal(equal) => value(equal),
+            PredicateKind::InList(values) => values.iter().map(value).sum(),
+            PredicateKind::IsNotNull | PredicateKind::IsNull => 0,
+            PredicateKind::InBloom { filters, lower, upper } => {
+                filters.iter().map(PredicateBloom::byte_size).sum::<usize>() + bounds(lower, upper)
+            }
         }
     }
 

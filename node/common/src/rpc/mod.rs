@@ -59,6 +59,7 @@ use engine::time::Instant;
 use prost::Message;
 
 use crate::env::BoxFuture;
+use crate::error_text;
 use crate::security::acl::MethodRole;
 use crate::security::audit::{AuditOutcome, CallNote};
 use crate::security::{PeerIdentity, SecurityLevel};
@@ -266,7 +267,7 @@ impl Reply {
     }
 
     pub fn error(code: RpcErrorCodePb, message: impl Into<String>) -> Reply {
-        Reply::Err { code, message: message.into(), copy_error: None }
+        Reply::Err { code, message: error_text::cut(message.into()), copy_error: None }
     }
 
     /// Returns the error for a method that the service does not have.

@@ -6,6 +6,7 @@ use super::frame;
 use super::result_tracker::CachedReply;
 use super::server_connection::ServerConnection;
 use super::{Reply, RpcErrorCodePb};
+use crate::error_text;
 use nyala_proto::kudu::rpc::{ErrorStatusPb, ResponseHeader};
 
 /// A reply ready to be sent.
@@ -19,7 +20,7 @@ impl OutgoingReply {
     pub(super) fn error(code: RpcErrorCodePb, message: impl Into<String>) -> OutgoingReply {
         let unsupported_feature_flags = Vec::new();
         OutgoingReply::Err(ErrorStatusPb {
-            message: message.into(),
+            message: error_text::cut(message.into()),
             code: Some(code.into()),
             unsupported_feature_flags,
             ..Default::default()

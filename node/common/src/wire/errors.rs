@@ -2,6 +2,7 @@
 
 use engine::error::{Error, ErrorKind};
 
+use crate::error_text;
 use nyala_proto::kudu::AppStatusPb;
 use nyala_proto::kudu::app_status_pb::ErrorCode;
 use nyala_proto::kudu::tserver::TabletServerErrorPb;
@@ -40,9 +41,9 @@ pub fn error_kind(code: ErrorCode) -> ErrorKind {
     }
 }
 
-/// Builds a status from a code and a message.
+/// Builds a status from a code and a message, which is cut at the limit of error replies.
 pub fn app_status(code: ErrorCode, message: impl Into<String>) -> AppStatusPb {
-    AppStatusPb { code: code as i32, message: Some(message.into()), posix_code: None }
+    AppStatusPb { code: code as i32, message: Some(error_text::cut(message.into())), posix_code: None }
 }
 
 pub fn status_from_error(error: &Error) -> AppStatusPb {

@@ -391,9 +391,8 @@ async fn plain_bytes_after_the_handshake_end_the_connection() {
     assert_eq!(counters.negotiations_failed.load(Ordering::Relaxed), 1);
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_cut_off_tls_connection_is_an_error_for_the_reader() {
-    let tls = TlsWorld::new(RpcConfig::default()).await;
+/// Returns the streams of a server and a client after a handshake.
+fn wrapped_streams(tls: &TlsWorld) -> (TlsStream, TlsStream) {
     let (ours, theirs) = tokio::io::duplex(1 << 20);
     let server = signed_server(&tls.world.env, &tls.ca, "kudu");
     let mut server = server.server_session(false).expect("a session");
@@ -404,8 +403,31 @@ async fn a_cut_off_tls_connection_is_an_error_for_the_reader() {
         let (TlsFlight::Continue(next) | TlsFlight::Done(next)) = client.on_flight(&reply).expect("a flight");
         bytes = next;
     }
-    let mut server = TlsStream::new(Box::new(theirs), server, Bytes::new());
-    let mut client = TlsStream::new(Box::new(ours), client, Bytes::new());
+    let server = TlsStream::new(Box::new(theirs), server, Bytes::new());
+    (server, TlsStream::new(Box::new(ours), client, Bytes::new()))
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_of_few_bytes_gets_all_that_has_arrived() {
+    let tls = TlsWorld::new(RpcConfig::default()).await;
+    let (mut server, mut client) = wrapped_streams(&tls);
+    let sent: Vec<u8> = (0..200_000_u32).flat_map(u32::to_le_bytes).collect();
+    client.write_all(&sent).await.expect("it is sent");
+    client.shutdown().await.expect("the end is sent");
+    let (mut got, mut part) = (Vec::new(), [0; 1000]);
+    loop {
+        match server.read(&mut part).await.expect("more bytes, or the end") {
+            0 => break,
+            read => got.extend_from_slice(&part[..read]),
+        }
+    }
+    assert!(got == sent, "{} bytes of {}", got.len(), sent.len());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_cut_off_tls_connection_is_an_error_for_the_reader() {
+    let tls = TlsWorld::new(RpcConfig::default()).await;
+    let (mut server, mut client) = wrapped_streams(&tls);
     client.write_all(b"half").await.expect("it is sent");
     client.flush().await.expect("it is sent");
     let mut half = [0; 4];

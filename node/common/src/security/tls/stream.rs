@@ -31,19 +31,23 @@ impl TlsStream {
         TlsStream { socket, session, received: received.into(), ended: false }
     }
 
-    /// Passes received bytes to the session until there is something to read or nothing is left.
-    fn decrypt(&mut self) -> io::Result<()> {
+    /// Passes received bytes to the session until there is something to read or nothing is left. Returns true in the
+    /// first case. All plaintext must have been read before: the session refuses bytes while it holds a record's.
+    fn decrypt(&mut self) -> io::Result<bool> {
         while !self.received.is_empty() {
             let mut bytes = &self.received[..];
             let taken = self.session.connection.read_tls(&mut bytes)?;
             self.received.advance(taken);
             let state = self.session.connection.process_new_packets();
             let state = state.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
-            if state.plaintext_bytes_to_read() > 0 || taken == 0 {
+            if state.plaintext_bytes_to_read() > 0 || state.peer_has_closed() {
+                return Ok(true);
+            }
+            if taken == 0 {
                 break;
             }
         }
-        Ok(())
+        Ok(false)
     }
 
     /// Writes encrypted bytes to the socket until none are left.
@@ -72,7 +76,6 @@ impl AsyncRead for TlsStream {
             return Poll::Ready(Ok(()));
         }
         loop {
-            this.decrypt()?;
             match this.session.read_plaintext(buffer.initialize_unfilled()) {
                 Ok(read) => {
                     buffer.advance(read);
@@ -80,6 +83,9 @@ impl AsyncRead for TlsStream {
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Poll::Ready(Err(error)),
+            }
+            if this.decrypt()? {
+                continue;
             }
             // An alert or a key update may have to leave. If the socket is full, the next write sends it.
             if let Poll::Ready(sent) = this.poll_send(context) {
