@@ -29,8 +29,16 @@ fn text(key: i32, round: i32) -> String {
     format!("{round:04} {key:04} ").repeat(20)
 }
 
-/// Creates a table `k`, `text`, `number` with all history in one rowset: more than 4 MB.
+/// Creates a table `k`, `text`, `number` with all history in one rowset: more than 4 MB of UNDO deltas.
 fn world() -> World {
+    let mut world = redo_world();
+    let rowset = world.replica().tablet().state().disk[0].meta().id;
+    assert!(world.job(JobKind::MajorDeltaCompaction(rowset), &mut |_| {}).unwrap());
+    world
+}
+
+/// Creates the same table, with all history in REDO deltas of one file.
+fn redo_world() -> World {
     let mut world = World::new(1, TabletConfig { scan_block_bytes: BLOCK_BYTES, ..TabletConfig::default() });
     world.cache_bytes = 0;
     let columns = [(0, "k", DataType::Int32), (1, "text", DataType::String), (2, "number", DataType::Int32)];
@@ -50,7 +58,6 @@ fn world() -> World {
     }
     let rowset = world.replica().tablet().state().disk[0].meta().id;
     assert!(world.job(JobKind::FlushDeltas(rowset), &mut |_| {}).unwrap());
-    assert!(world.job(JobKind::MajorDeltaCompaction(rowset), &mut |_| {}).unwrap());
     world
 }
 
@@ -97,16 +104,27 @@ fn diff_scans_read_the_history_in_parts() {
     }
 }
 
-#[test]
-fn reads_by_key_read_the_history_in_parts() {
-    let world = world();
+/// Checks reads by key of the row with the longest history and of another one.
+fn check_reads_by_key(world: &World) {
     for key in [0_i32, 1] {
         let is_key = Predicate::new(ColumnId(0), PredicateKind::Equal(key.to_le_bytes().to_vec()));
         for round in [0, 99, ROUNDS] {
-            let spec = ScanSpec { predicates: vec![is_key.clone()], ..past(&world, round) };
-            check(&world, &spec, key..key + 1, round);
+            let spec = ScanSpec { predicates: vec![is_key.clone()], ..past(world, round) };
+            check(world, &spec, key..key + 1, round);
         }
+        let latest = ScanSpec { predicates: vec![is_key], ..spec(world) };
+        check(world, &latest, key..key + 1, ROUNDS);
     }
+}
+
+#[test]
+fn reads_by_key_read_the_history_in_parts() {
+    check_reads_by_key(&world());
+}
+
+#[test]
+fn reads_by_key_read_redo_deltas_in_parts() {
+    check_reads_by_key(&redo_world());
 }
 
 #[test]

@@ -70,17 +70,8 @@ impl RowsetDeltas {
         let undo = self.collect_undo(rows, undo_times, columns, bytes_max)?;
         let mut bytes = undo.byte_size();
         let (up_to, mut redo) = (TimeRange::before(before), Vec::new());
-        for file in &self.redo {
-            if bytes > bytes_max {
-                return Ok(None);
-            }
-            file.visit_pages(rows, up_to, columns, |page| {
-                let run = DeltaRun::of_page(page, rows);
-                bytes += run.as_ref().map_or(0, DeltaRun::byte_size);
-                redo.extend(run);
-                bytes <= bytes_max
-            })?;
-        }
+        let Some(left) = bytes_max.checked_sub(bytes) else { return Ok(None) };
+        bytes += self.redo_runs(rows, up_to, columns, left, &mut redo)?;
         for store in self.frozen.iter().chain([&self.recent]) {
             let mut batch = DeltaBatch::default();
             store.collect_within(rows, up_to, bytes_max.saturating_sub(bytes), &mut batch);
@@ -89,6 +80,31 @@ impl RowsetDeltas {
         }
         let deltas = || RowDeltas::new(rows.clone(), before, diff_from, undo, redo);
         Ok((bytes <= bytes_max).then(deltas))
+    }
+
+    /// Appends to `runs` the pages of REDO files that have deltas of `rows`, oldest first. Returns the bytes of these
+    /// deltas: if they are more than `bytes_max`, some are missing.
+    fn redo_runs(
+        &self,
+        rows: &Range<RowId>,
+        times: TimeRange,
+        columns: Option<&[ColumnId]>,
+        bytes_max: usize,
+        runs: &mut Vec<DeltaRun>,
+    ) -> Result<usize> {
+        let mut bytes = 0;
+        for file in &self.redo {
+            if bytes > bytes_max {
+                break;
+            }
+            file.visit_pages(rows, times, columns, |page| {
+                let run = DeltaRun::of_page(page, rows);
+                bytes += run.as_ref().map_or(0, DeltaRun::byte_size);
+                runs.extend(run);
+                bytes <= bytes_max
+            })?;
+        }
+        Ok(bytes)
     }
 
     /// Returns deltas that lead a row to the same states as those that a scan needs, in the memory of one row.
@@ -153,13 +169,14 @@ impl RowsetDeltas {
     }
 
     /// Returns the row at `before` as far as deltas determine it, for a scan of `columns`, `keys` of which are in
-    /// the key. `None` if UNDO deltas matter: then [`RowsetDeltas::for_scan`] is needed. `runs` holds what is read
-    /// from files.
+    /// the key. `None` if UNDO deltas matter, or if the row has REDO deltas of more than `bytes_max` bytes in files:
+    /// then a [`HistoryWindow`](super::history_window::HistoryWindow) is needed. `runs` holds what is read from files.
     pub(super) fn version<'a>(
         &'a self,
         row: RowId,
         before: Timestamp,
         (columns, ids, keys): (&'a [ProjectedColumn], &[ColumnId], usize),
+        bytes_max: usize,
         runs: &'a mut Vec<DeltaRun>,
     ) -> Result<Option<RowVersion<'a>>> {
         let rows = row..row + 1;
@@ -179,9 +196,9 @@ impl RowsetDeltas {
         if version.is_complete() {
             return Ok(Some(version));
         }
-        let up_to = TimeRange::before(before);
-        for file in &self.redo {
-            file.for_each_page(&rows, up_to, Some(ids), |page| runs.extend(DeltaRun::of_page(page, &rows)))?;
+        let bytes = self.redo_runs(&rows, TimeRange::before(before), Some(ids), bytes_max, runs)?;
+        if bytes > bytes_max {
+            return Ok(None);
         }
         let runs: &'a [DeltaRun] = runs;
         runs.iter().rev().for_each(|run| version.add_run(run, before));

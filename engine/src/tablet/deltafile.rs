@@ -361,9 +361,88 @@ impl DeltaReader {
 
     /// Returns the timestamp of the row's last delta in this REDO stream, and true if the row is live after it.
     pub fn last_change(&self, row: RowId) -> Result<Option<(Timestamp, bool)>> {
+        let (index, rows) = (self.index()?, row..row + 1);
+        let end = index.pages.partition_point(|entry| entry.first_row <= row);
+        // The last page with a delta of the row has its newest one: a row may have any number of older pages.
+        for (i, entry) in index.pages[..end].iter().enumerate().rev() {
+            if entry.last_row < row {
+                break;
+            }
+            let page = self.page(i, entry.at)?;
+            if let Some((_, ts, change)) = page.deltas.of(&rows).last() {
+                return Ok(Some((ts, !RowChange::parsed_before(change).deletes())));
+            }
+        }
+        Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cfile::cache::PageCache;
+    use crate::cfile::page_file::{FileKind, PageOwner};
+    use crate::disk::mem::{DiskOpKind, MemDisk};
+    use crate::ids::Uuid;
+    use crate::schema::row_change::{RowChangeBuilder, encode_delete};
+
+    const OWNER: PageOwner = PageOwner { tablet: Uuid([7; 16]), rowset: 3 };
+
+    /// Returns an update with a cell of 20 bytes, or a delete every third time.
+    fn change(number: u64) -> Vec<u8> {
+        let mut change = Vec::new();
+        if number.is_multiple_of(3) {
+            encode_delete(&mut change);
+        } else {
+            RowChangeBuilder::update(&mut change).set(ColumnId(5), Some(&[number as u8; 20]));
+        }
+        change
+    }
+
+    /// Writes REDO deltas of these rows and numbers to a file of short pages. Nothing is cached.
+    fn reader(disk: &MemDisk, deltas: impl IntoIterator<Item = (RowId, u64)>) -> DeltaReader {
+        let mut out = PageWriter::create(Arc::new(disk.clone()), "f", FileKind::Delta, OWNER).unwrap();
+        let mut writer = DeltaWriter::new(DeltaDirection::Redo, 64);
+        for (row, number) in deltas {
+            writer.push(row, Timestamp(number), &change(number), &mut out).unwrap();
+        }
+        let meta = writer.finish(&mut out).unwrap().unwrap();
+        out.finish(b"").unwrap();
+        let (file, _) = PageFile::open(disk, "f", FileKind::Delta, OWNER).unwrap();
+        DeltaReader::new(CachedFile::new(file, PageCache::new(0)), meta)
+    }
+
+    /// Returns the last change as all deltas of the row tell it.
+    fn last_of_all(reader: &DeltaReader, row: RowId) -> Option<(Timestamp, bool)> {
         let mut changes = DeltaBatch::default();
-        self.collect(row..row + 1, TimeRange::from(Timestamp::MIN), &mut changes)?;
-        let Some((_, ts, change)) = changes.iter().last() else { return Ok(None) };
-        Ok(Some((ts, !RowChange::parse(change)?.deletes())))
+        reader.collect(row..row + 1, TimeRange::from(Timestamp::MIN), &mut changes).unwrap();
+        let last = changes.iter().last();
+        last.map(|(_, ts, change)| (ts, !RowChange::parse(change).unwrap().deletes()))
+    }
+
+    #[test]
+    fn the_last_change_of_a_row_is_that_of_all_its_deltas() {
+        let disk = MemDisk::new(1);
+        // Rows of few deltas share pages. Row 4 has many pages of its own, and rows 2 and 6 have no delta.
+        let count = |row: RowId| if row == 4 { 50 } else { 1 + u64::from(row) % 3 };
+        let rows = [0, 1, 3, 4, 5, 7, 8, 9];
+        let of_row = |row: RowId| (1..=count(row) + u64::from(row)).map(move |number| (row, number));
+        let reader = reader(&disk, rows.into_iter().flat_map(of_row));
+        assert!(reader.index().unwrap().pages.len() > 20);
+        for row in 0..12 {
+            assert_eq!(reader.last_change(row).unwrap(), last_of_all(&reader, row), "row {row}");
+        }
+    }
+
+    #[test]
+    fn a_row_of_many_pages_costs_one_read() {
+        let disk = MemDisk::new(1);
+        let reader = reader(&disk, (1..=400).map(|number| (3, number)));
+        assert!(reader.index().unwrap().pages.len() > 100);
+        let before = disk.op_count_of(DiskOpKind::Read);
+        assert_eq!(reader.last_change(3).unwrap(), Some((Timestamp(400), true)));
+        assert_eq!(disk.op_count_of(DiskOpKind::Read) - before, 1);
+        assert_eq!(reader.last_change(2).unwrap(), None);
+        assert_eq!(reader.last_change(4).unwrap(), None);
     }
 }

@@ -284,16 +284,23 @@ impl DiskRowSet {
         deltas.frozen.iter().chain([&deltas.recent]).try_for_each(|store| store.for_each(&mut visit))
     }
 
-    /// Returns encoded keys spread evenly over the rows, ascending: the first key of each page of keys.
-    pub fn key_samples(&self) -> Result<Vec<Vec<u8>>> {
+    /// Calls `visit` with encoded keys spread evenly over the rows, ascending: the first key of each page of keys, and
+    /// the share of a page in the stored bytes of these columns.
+    pub(super) fn visit_key_samples(
+        &self,
+        columns: &[ColumnId],
+        mut visit: impl FnMut(Vec<u8>, u64),
+    ) -> Result<()> {
         let keys = &self.base.keys;
         let index = keys.stream().index()?;
-        let first = |(low, _): &(Vec<u8>, Vec<u8>)| {
+        let bounds = index.pages.iter().filter_map(|page| page.bounds.as_ref());
+        let share = self.bytes_of(columns) / bounds.clone().count().max(1) as u64;
+        for (low, _) in bounds {
             let mut key = Vec::new();
             keys.form().encode(low, &mut key);
-            key
-        };
-        Ok(index.pages.iter().filter_map(|page| page.bounds.as_ref().map(first)).collect())
+            visit(key, share);
+        }
+        Ok(())
     }
 
     /// Returns the rowset's files, in the order of [`RowSetMeta::files`]. They stay readable while they are open, even

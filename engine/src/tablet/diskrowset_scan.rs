@@ -403,8 +403,8 @@ struct BatchKeys {
 enum RowRead {
     Appended,
     Deleted,
-    /// The row's older versions matter.
-    NeedsUndo,
+    /// The row's older versions matter, or it has too many bytes of deltas to collect them at once.
+    NeedsWindow,
 }
 
 impl DiskRowSetScan {
@@ -419,8 +419,9 @@ impl DiskRowSetScan {
         let in_key: Vec<bool> = self.column_ids.iter().map(|id| self.base.in_key(*id)).collect();
         let keys = in_key.iter().filter(|in_key| **in_key).count();
         let (before, scanned) = (self.spec.snapshot.before, (&columns[..], &self.column_ids[..], keys));
-        let Some(version) = deltas.version(row, before, scanned, &mut runs)? else {
-            return Ok(RowRead::NeedsUndo);
+        let bytes_max = self.spec.block_bytes;
+        let Some(version) = deltas.version(row, before, scanned, bytes_max, &mut runs)? else {
+            return Ok(RowRead::NeedsWindow);
         };
         if version.is_deleted() {
             return Ok(RowRead::Deleted);
@@ -459,7 +460,7 @@ impl DiskRowSetScan {
             match self.append_row(rows.start, out)? {
                 RowRead::Appended => return Ok(Some(BatchKeys::default())),
                 RowRead::Deleted => return Ok(None),
-                RowRead::NeedsUndo => {}
+                RowRead::NeedsWindow => {}
             }
         }
         let (before, diff_from) = (self.spec.snapshot.before, self.spec.diff_from);

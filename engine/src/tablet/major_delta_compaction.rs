@@ -25,6 +25,7 @@ use super::delta_tracker::RowsetDeltas;
 use super::diskrowset::{DiskRowSet, RowSetMeta};
 use super::diskrowset_scan::DiskRowSetScan;
 use super::history_window::HistoryWindow;
+use super::row_version::push_changed_row;
 use super::rowset::{RowSetScan, RowSetScanSpec};
 use super::superblock::TabletSchema;
 use crate::cfile::page_file::PageOwner;
@@ -233,8 +234,7 @@ impl MajorDeltaCompaction {
                 }
             }
         }
-        new.push_row(cells);
-        Ok(())
+        push_changed_row(new, cells)
     }
 }
 

@@ -9,7 +9,7 @@
 
 use super::row_deltas::DeltaRun;
 use crate::error::{Error, Result};
-use crate::schema::row_block::{ColumnBlock, ColumnValues, ProjectedColumn};
+use crate::schema::row_block::{ColumnBlock, ColumnValues, ProjectedColumn, RowBlock};
 use crate::schema::row_change::RowChange;
 use crate::time::Timestamp;
 
@@ -107,5 +107,16 @@ pub(super) fn push_changed(column: &mut ColumnBlock, cell: Option<&[u8]>) -> Res
         }
         _ => column.push(cell),
     }
+    Ok(())
+}
+
+/// Appends a row with cells of deltas or of the base, one for each column. Fails with `Corrupt` if one does not fit its
+/// column; some cells are then appended.
+pub(super) fn push_changed_row<'a>(
+    block: &mut RowBlock,
+    cells: impl IntoIterator<Item = Option<&'a [u8]>>,
+) -> Result<()> {
+    block.columns.iter_mut().zip(cells).try_for_each(|(column, cell)| push_changed(column, cell))?;
+    block.rows += 1;
     Ok(())
 }

@@ -18,6 +18,7 @@ use super::diskrowset::DiskRowSet;
 use super::diskrowset_scan::DiskRowSetScan;
 use super::flush::{RollingRowSetWriter, RowRelocation};
 use super::history_window::{HistoryWindow, RowHistory};
+use super::row_version::push_changed_row;
 use super::rowset::{RowSetScan, RowSetScanSpec, ScannedBlock};
 use super::superblock::TabletSchema;
 use crate::disk::Disk;
@@ -265,7 +266,7 @@ impl CompactionInput {
             }
             is_dropped = history.redo.as_ref().is_some_and(|(deleted_at, _)| *deleted_at < mark);
             if !is_dropped {
-                out.push_row(cells);
+                push_changed_row(out, cells)?;
             }
         }
         history.undos.reverse();
