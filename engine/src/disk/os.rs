@@ -176,9 +176,9 @@ impl DiskFile for OsFile {
         let _ = rustix::fs::fadvise(&self.file, offset, NonZeroU64::new(len), Advice::WillNeed);
     }
 
-    fn will_verify(&self, offset: u64, len: u64) {
-        // Drops clean bytes from the page cache, where rot of the medium does not show.
-        let _ = rustix::fs::fadvise(&self.file, offset, NonZeroU64::new(len), Advice::DontNeed);
+    fn will_verify(&self) {
+        // Drops clean pages from the page cache, where rot of the medium does not show.
+        let _ = rustix::fs::fadvise(&self.file, 0, None, Advice::DontNeed);
     }
 
     fn begin_writing(&self, offset: u64, len: u64) {

@@ -102,20 +102,6 @@ impl<'a> BatchReader<'a> {
         Ok(BatchStep::Damaged(BatchDamage { why, whole }))
     }
 
-    /// Returns the offset up to which the segment was synced, as the batches that follow each other from here on record
-    /// it; 0 without a batch. Reads headers only, and does not advance.
-    pub(super) fn synced_mark(&mut self) -> io::Result<u64> {
-        let (mut at, mut synced) = (self.offset, 0);
-        while at + BATCH_HEADER as u64 <= self.end {
-            let head = self.bytes(at, BATCH_HEADER)?;
-            let head = head[..].try_into().expect("a header's length was requested");
-            let Ok(header) = format::decode_batch_header(head, self.sequence, at) else { break };
-            synced = synced.max(header.synced);
-            at += (BATCH_HEADER + header.payload_len) as u64;
-        }
-        Ok(synced)
-    }
-
     /// After damage: the highest durable offset that a later batch's header records, 0 if there is none.
     pub(super) fn synced_mark_after(&mut self) -> io::Result<u64> {
         let mut synced = 0;

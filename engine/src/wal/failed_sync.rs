@@ -5,13 +5,12 @@
 //! segments, and opening the log rewrites the last segment into another file. The record need not be durable: it is
 //! lost together with the cache, and then reads come from the device.
 //!
-//! A device that fails may fail the record, too. So opening the log first asks the kernel to drop what no batch calls
-//! synced from the cache: what the device does not have is a torn tail then, as after a power cut.
+//! A device that fails may fail the record, too. So opening the log without one first asks the kernel to drop the last
+//! segment from the cache: what the device does not have is a torn tail then, as after a power cut.
 
 use std::io;
 use std::sync::Arc;
 
-use super::batch_reader::BatchReader;
 use super::segment::{Segment, sync_dir};
 use crate::disk::{self, Disk, DiskFile};
 use crate::error::{Error, Result};
@@ -30,32 +29,22 @@ pub(super) fn note(disk: &dyn Disk, dir: &str, error: Error) -> Error {
         Ok(_) => error,
         Err(noted) if noted.kind() == io::ErrorKind::AlreadyExists => error,
         Err(failed) => error.context(format_args!(
-            "{} cannot be written ({failed}), so a restarted process reads the end of this log from the device alone",
+            "{} cannot be written ({failed}), so a restarted process reads the last segment from the device alone",
             path(dir)
         )),
     }
 }
 
-/// Lets the end of the last segment be read from the device, unless a record says that the cache has more. The first
-/// batch of the segment with this sequence is at `start`.
-pub(super) fn read_end_from_device(
-    disk: &dyn Disk,
-    dir: &str,
-    file: &dyn DiskFile,
-    sequence: u64,
-    start: u64,
-) -> io::Result<()> {
+/// Lets the last segment be read from the device, unless a record says that the cache has more.
+pub(super) fn read_from_device(disk: &dyn Disk, dir: &str, segment: &dyn DiskFile) -> io::Result<()> {
     match disk.open(&path(dir)) {
-        Ok(_) => return Ok(()),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {}
-        Err(error) => return Err(error),
+        Ok(_) => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            segment.will_verify();
+            Ok(())
+        }
+        Err(error) => Err(error),
     }
-    let end = file.len()?;
-    let synced = BatchReader::new(file, sequence, start, end).synced_mark()?.max(start);
-    if synced < end {
-        file.will_verify(synced, end - synced);
-    }
-    Ok(())
 }
 
 /// Makes the replayed data of the last segment, at `segment_path`, durable.

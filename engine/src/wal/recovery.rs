@@ -143,8 +143,7 @@ impl LogRecovery<'_> {
         let file = segment.file.clone();
         let mut reader = BatchReader::new(&*file, sequence, header_bytes, len);
         if last {
-            failed_sync::read_end_from_device(self.disk, self.dir, &*file, sequence, header_bytes)
-                .map_err(io)?;
+            failed_sync::read_from_device(self.disk, self.dir, &*file).map_err(io)?;
         }
         loop {
             let offset = reader.offset();

@@ -53,6 +53,7 @@ impl PageFileCheck {
     pub fn step(&mut self) -> Result<u64> {
         let (end, before) = (self.window.end, self.window.read);
         if self.offset == 0 {
+            self.window.file.file.will_verify();
             self.window.file.check_trailer(end)?;
         }
         while self.offset < end && self.window.read - before < WINDOW_BYTES as u64 {
@@ -115,7 +116,6 @@ impl Window {
         if offset < held.start || offset + len as u64 > held.end {
             let left = usize::try_from(self.end - offset).unwrap_or(usize::MAX);
             self.bytes.resize(WINDOW_BYTES.max(len).min(left), 0);
-            self.file.file.will_verify(offset, self.bytes.len() as u64);
             let read = self.file.file.read_at(offset, &mut self.bytes);
             read.map_err(|e| Error::io(format_args!("read {} at {offset}", self.file.path), &e))?;
             self.start = offset;

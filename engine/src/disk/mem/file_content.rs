@@ -133,14 +133,10 @@ impl FileContent {
         }
     }
 
-    /// Drops clean bytes of a range from the cache: what a failed sync left there alone reads as zeros then.
-    pub(super) fn drop_clean(&mut self, range: Range<u64>) {
+    /// Drops clean bytes from the cache: what a failed sync left there alone reads as zeros then.
+    pub(super) fn drop_clean(&mut self) {
         for phantom in std::mem::take(&mut self.phantom) {
-            let within = range.start <= phantom.start as u64 && phantom.end as u64 <= range.end;
-            match within {
-                true => self.live[phantom].fill(0),
-                false => self.phantom.push(phantom),
-            }
+            self.live[phantom].fill(0);
         }
     }
 

@@ -118,8 +118,8 @@ impl DiskFile for BlockingFile {
         self.0.will_read(offset, len);
     }
 
-    fn will_verify(&self, offset: u64, len: u64) {
-        self.0.will_verify(offset, len);
+    fn will_verify(&self) {
+        self.0.will_verify();
     }
 
     fn begin_writing(&self, offset: u64, len: u64) {

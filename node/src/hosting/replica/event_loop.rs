@@ -462,6 +462,7 @@ impl ReplicaLoop {
                     }
                     written => written?,
                 }
+                self.retry.found_space();
                 work(wal);
                 self.shared.log_sizes.update(wal);
                 Ok(())

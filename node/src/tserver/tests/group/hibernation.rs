@@ -49,3 +49,26 @@ async fn hibernated_replicas_defer_heartbeats_and_still_detect_failures() {
     assert!((1_000..2_600).contains(&took.as_millis()), "{took:?}");
     group.stop(leader).await;
 }
+
+/// A job syncs the log, which needs space for entries that wait in memory.
+#[tokio::test(start_paused = true)]
+async fn replicas_hibernate_again_after_a_job_met_a_full_log_device() {
+    let mut group = Group::with(3, |config| {
+        config.log_sync = false;
+        config.maintenance_interval_ms = 1 << 40;
+    })
+    .await;
+    group.create(&ALL).await;
+    let leader = group.leader(&ALL).await;
+    group.write(leader, &[insert(1, "a")]).await;
+    group.until("hibernation after a write", all_hibernate).await;
+    let replica = group.replica(leader).expect("it runs");
+    let wal = group.disks[leader].disk("wal");
+    wal.set_free(0);
+    assert!(replica.run_on_wal(|_| ()).await.is_err(), "the log has no space");
+    wal.set_free(1 << 40);
+    group.env.sleep(Duration::from_secs(60)).await;
+    replica.run_on_wal(|_| ()).await.expect("the log has space");
+    group.until("hibernation once there is space", all_hibernate).await;
+    group.stop(leader).await;
+}
