@@ -3,6 +3,7 @@
 //! Each placement and each purged table is a unit of its own. A sweep that has changed many records pauses, so that
 //! they are stored before there are more of them, and continues with the next step, which is due at once.
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use super::record::{SystemRowKey, TableLifecycle, TabletLifecycle};
@@ -87,7 +88,9 @@ impl Catalog {
         });
         let mut tables: Vec<TableId> = deleted_tables.map(|(id, _)| *id).collect();
         if !tables.is_empty() {
-            tables.retain(|id| self.tablets.values().all(|tablet| tablet.record.table != *id));
+            // Collected once: tables whose tablets a lost server still has stay here, and this runs every second.
+            let used: BTreeSet<TableId> = self.tablets.values().map(|tablet| tablet.record.table).collect();
+            tables.retain(|id| !used.contains(id));
         }
         for id in tables {
             self.tables.remove(&id);
