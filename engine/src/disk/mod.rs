@@ -65,8 +65,8 @@ pub trait DiskFile: Send + Sync {
     fn reserve(&self, bytes: u64) -> io::Result<()>;
     /// Announces a read of these bytes, so that the device may fetch them meanwhile; only a hint.
     fn will_read(&self, _offset: u64, _len: u64) {}
-    /// Announces reads that verify the file, so that they come from the device and not from a cache; only a hint. Of the
-    /// whole file, because a cache keeps pages that a part covers only partly.
+    /// Announces reads that verify the file, so that they come from the device and not from a cache; only a hint. It is
+    /// for the whole file, because a cache keeps pages that a part covers only partly.
     fn will_verify(&self) {}
     /// Starts writing these bytes to the device, so that a later [`DiskFile::sync`] has less left to wait for. Only a
     /// hint, which makes nothing durable.
