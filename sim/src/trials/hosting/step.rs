@@ -36,7 +36,7 @@ pub(super) enum Step {
     LittleMemory,
     /// Heartbeats of several tablets reach a replica that is slow, and others.
     Heartbeats,
-    /// A server is killed and restarts on full devices.
+    /// A server is killed, or loses its power, and restarts on full devices.
     RestartFull,
     Kill,
     PowerCut,
