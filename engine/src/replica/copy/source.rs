@@ -96,30 +96,47 @@ impl CopySource {
         self.manifest.last_op
     }
 
+    /// Returns the number of bytes of a part. `NotFound` if there is no such part.
+    pub fn size(&self, part: CopyPart) -> Result<u64> {
+        match part {
+            CopyPart::Manifest => Ok(self.encoded.len() as u64),
+            CopyPart::File(number) => Ok(self.manifest.file_bytes[self.file_at(number)?]),
+            CopyPart::Segment(sequence) => Ok(self.manifest.segments[self.segment_at(sequence)?].bytes),
+        }
+    }
+
+    fn file_at(&self, number: u64) -> Result<usize> {
+        let at = usize::try_from(number).ok().filter(|at| *at < self.files.len());
+        at.ok_or_else(|| missing(CopyPart::File(number)))
+    }
+
+    fn segment_at(&self, sequence: u64) -> Result<usize> {
+        let found = self.manifest.segments.binary_search_by_key(&sequence, |s| s.sequence);
+        found.map_err(|_| missing(CopyPart::Segment(sequence)))
+    }
+
     /// Reads up to `max` bytes of a part from `offset` on; empty at its end. `NotFound` if there is no such part,
     /// `Invalid` if it ends before `offset`. `Corrupt` at the beginning of a damaged file or segment: then the replica
     /// must be replaced by a copy of another one instead.
     pub fn read(&self, part: CopyPart, offset: u64, max: usize) -> Result<CopyChunk> {
-        let missing = || Error::not_found(format!("the copy has no {part:?}"));
-        let (file, total) = match part {
-            CopyPart::Manifest => (None, self.encoded.len() as u64),
+        let total = self.size(part)?;
+        let file = match part {
+            CopyPart::Manifest => None,
             CopyPart::File(number) => {
-                let at = usize::try_from(number).map_err(|_| missing())?;
-                let file = self.files.get(at).ok_or_else(missing)?;
+                let file = &self.files[self.file_at(number)?];
                 if offset == 0 {
                     // Order: verified first, because the chunks' checksums cover the bytes read here, even rotten ones.
                     file.check_whole()?;
                 }
-                (Some(file.handle()), self.manifest.file_bytes[at])
+                Some(file.handle())
             }
             CopyPart::Segment(sequence) => {
-                let found = self.manifest.segments.binary_search_by_key(&sequence, |s| s.sequence);
-                let at = found.map_err(|_| missing())?;
+                let at = self.segment_at(sequence)?;
                 if offset == 0 {
                     // Order: as for files.
                     self.check_segment(at)?;
                 }
-                (Some(self.segments[at].clone()), self.manifest.segments[at].bytes)
+                Some(self.segments[at].clone())
             }
         };
         let left = total.checked_sub(offset).ok_or_else(|| {
@@ -146,4 +163,8 @@ impl CopySource {
         while check.step()? > 0 {}
         Ok(())
     }
+}
+
+fn missing(part: CopyPart) -> Error {
+    Error::not_found(format!("the copy has no {part:?}"))
 }

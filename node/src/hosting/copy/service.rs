@@ -190,30 +190,20 @@ impl CopyService {
         let requested = usize::try_from(request.max_length()).unwrap_or(0);
         let max = if requested == 0 { self.config.chunk_bytes } else { requested.min(CHUNK_BYTES_MAX) };
         let offset = request.offset();
-        let chunk = match env.run(|| source.read(part, offset, max)).await {
-            Ok(chunk) => chunk,
-            Err(error) => {
-                if is_damage(&error) {
-                    self.on_damage(source.manifest().superblock.tablet, &error).await;
-                }
-                let code = match error.kind {
-                    ErrorKind::NotFound => missing,
-                    ErrorKind::Io | ErrorKind::Corrupt => Code::IoError,
-                    _ => Code::InvalidTabletCopyRequest,
-                };
-                return Err(CopyError::new(code, error));
-            }
+        let size = source.size(part).map_err(|error| CopyError::new(missing, error))?;
+        let bytes = size.saturating_sub(offset).min(max as u64);
+        // Order: before the read. A call that is rejected costs the source's disk nothing.
+        let Some(wait) = self.throttle.lock().take(env.now().mono, bytes, PATIENCE) else {
+            return Ok(Reply::too_busy("tablet copies use all the bandwidth they may"));
         };
-        let bytes = chunk.data.len() as u64;
-        let taken = {
-            let mut throttle = self.throttle.lock();
-            throttle.take(env.now().mono, bytes, PATIENCE)
-        };
-        match taken {
-            Some(wait) if wait.is_zero() => {}
-            Some(wait) => env.sleep(wait).await,
-            None => return Ok(Reply::too_busy("tablet copies use all the bandwidth they may")),
+        if !wait.is_zero() {
+            env.sleep(wait).await;
         }
+        let read = env.run(|| source.read(part, offset, max)).await;
+        let chunk = match read {
+            Ok(chunk) => chunk,
+            Err(error) => return Err(self.read_failed(source, error).await),
+        };
         self.bytes_sent.fetch_add(bytes, Ordering::Relaxed);
         let chunk = DataChunkPb {
             offset: chunk.offset,
@@ -222,6 +212,18 @@ impl CopyService {
             data: chunk.data.into(),
         };
         Ok(Reply::message(&FetchDataResponsePb { chunk }))
+    }
+
+    /// Returns the error for a part that cannot be read. Fails the replica if that is damage.
+    async fn read_failed(&self, source: &CopySource, error: Error) -> CopyError {
+        if is_damage(&error) {
+            self.on_damage(source.manifest().superblock.tablet, &error).await;
+        }
+        let code = match error.kind {
+            ErrorKind::Io | ErrorKind::Corrupt => Code::IoError,
+            _ => Code::InvalidTabletCopyRequest,
+        };
+        CopyError::new(code, error)
     }
 
     /// Fails a replica whose files are damaged, if its group can do without it: it must be replaced from another one,

@@ -36,7 +36,19 @@ pub(super) struct CopySourceClient<'a> {
 enum SourceCallFailure {
     /// Transient: a retry may succeed.
     Passing(Error),
+    /// The source works but has no turn for this call now.
+    Busy(Error),
     Final(Error),
+}
+
+impl SourceCallFailure {
+    fn into_error(self) -> Error {
+        match self {
+            SourceCallFailure::Passing(error)
+            | SourceCallFailure::Busy(error)
+            | SourceCallFailure::Final(error) => error,
+        }
+    }
 }
 
 impl<'a> CopySourceClient<'a> {
@@ -82,7 +94,9 @@ impl<'a> CopySourceClient<'a> {
         }
     }
 
-    /// Fetches bytes of a part from `offset` on. Verifies their checksum and fetches corrupted ones again.
+    /// Fetches bytes of a part from `offset` on. Verifies their checksum and fetches corrupted ones again. Waits for as
+    /// long as the source is busy: a copy that gave up would begin from its first byte again, and at a source with a
+    /// limited rate no copy would end.
     pub(super) async fn fetch(&mut self, part: CopyPart, offset: u64) -> Result<CopyChunk> {
         let request = FetchDataRequestPb {
             session_id: self.session.clone(),
@@ -90,17 +104,24 @@ impl<'a> CopySourceClient<'a> {
             offset: Some(offset),
             max_length: Some(self.chunk_bytes as i64),
         };
-        let mut failures = 0;
+        let (mut failures, mut refusals) = (0, 0);
         loop {
-            let failure = match self.try_fetch(&request).await {
+            match self.try_fetch(&request).await {
                 Ok(chunk) => return Ok(chunk),
                 Err(SourceCallFailure::Final(error)) => {
                     return Err(error.context(format_args!("fetch {part:?}")));
                 }
-                Err(SourceCallFailure::Passing(error)) => error.context(format_args!("fetch {part:?}")),
-            };
-            failures += 1;
-            self.pause(failures, failure).await?;
+                Err(SourceCallFailure::Busy(_)) => {
+                    self.env.observer.mark("tablet copy: waits for a busy source");
+                    refusals += 1;
+                    self.env.sleep(pause_after(refusals)).await;
+                }
+                Err(SourceCallFailure::Passing(error)) => {
+                    failures += 1;
+                    let error = error.context(format_args!("fetch {part:?}"));
+                    self.pause(failures, error).await?;
+                }
+            }
         }
     }
 
@@ -123,7 +144,8 @@ impl<'a> CopySourceClient<'a> {
         };
         let ended: Result<EndTabletCopySessionResponsePb, _> =
             self.call("EndTabletCopySession", &request).await;
-        if let Err(SourceCallFailure::Passing(error) | SourceCallFailure::Final(error)) = ended {
+        if let Err(failure) = ended {
+            let error = failure.into_error();
             tracing::debug!(%error, "the session of a tablet copy could not be ended");
         }
     }
@@ -133,7 +155,7 @@ impl<'a> CopySourceClient<'a> {
         if failures >= ATTEMPTS {
             return Err(error.context(format_args!("given up after {failures} attempts")));
         }
-        self.env.sleep((PAUSE_FIRST * 2u32.pow(failures - 1)).min(PAUSE_MAX)).await;
+        self.env.sleep(pause_after(failures)).await;
         Ok(())
     }
 
@@ -147,7 +169,7 @@ impl<'a> CopySourceClient<'a> {
             match self.call(method, request).await {
                 Ok(response) => return Ok(response),
                 Err(SourceCallFailure::Final(error)) => return Err(error),
-                Err(SourceCallFailure::Passing(error)) => {
+                Err(SourceCallFailure::Passing(error) | SourceCallFailure::Busy(error)) => {
                     failures += 1;
                     self.pause(failures, error).await?;
                 }
@@ -166,6 +188,11 @@ impl<'a> CopySourceClient<'a> {
     }
 }
 
+/// Returns the pause after this many attempts, from 1.
+fn pause_after(attempts: u32) -> Duration {
+    PAUSE_FIRST.saturating_mul(2u32.saturating_pow(attempts - 1)).min(PAUSE_MAX)
+}
+
 /// Classifies a failure: an error from the source is final, an unreachable or busy source is retried.
 fn failure(error: RpcError) -> SourceCallFailure {
     let RpcError::Remote { copy_error, .. } = &error else {
@@ -181,9 +208,8 @@ fn failure(error: RpcError) -> SourceCallFailure {
                 _ => SourceCallFailure::Final(error),
             }
         }
-        None if error.is_busy() || error.is_unreachable() => {
-            SourceCallFailure::Passing(Error::not_ready(error.to_string()))
-        }
+        None if error.is_busy() => SourceCallFailure::Busy(Error::not_ready(error.to_string())),
+        None if error.is_unreachable() => SourceCallFailure::Passing(Error::not_ready(error.to_string())),
         None => SourceCallFailure::Final(Error::invalid(error.to_string())),
     }
 }

@@ -27,7 +27,11 @@ fn tablets(count: u8) -> impl Iterator<Item = Uuid> {
 
 /// Starts a server with this many tablets of 50 rows, and an empty one. Returns the WAL disk of the empty one.
 async fn with_tablets(count: u8) -> (Group, MemDisk) {
-    let mut group = Group::with(2, slow_copies).await;
+    with_tablets_of(count, slow_copies).await
+}
+
+async fn with_tablets_of(count: u8, configure: fn(&mut TserverConfig)) -> (Group, MemDisk) {
+    let mut group = Group::with(2, configure).await;
     let disks = MemDisks::default();
     group.stop(SINK).await;
     group.envs[SINK].disks = Arc::new(disks.clone());
@@ -111,6 +115,26 @@ async fn copies_that_begin_at_once_are_limited() {
     }
     for tablet in tablets(4) {
         copied(&group, tablet).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn copies_end_that_wait_for_the_bandwidth_of_others() {
+    let (group, _) = with_tablets_of(4, |config| {
+        slow_copies(config);
+        config.copy.copies_max = 4;
+        // A chunk takes ten seconds: beside two that wait the source rejects the others.
+        (config.copy.chunk_bytes, config.copy.bytes_per_second) = (4096, 400);
+    })
+    .await;
+    let started = futures_util::future::join_all(tablets(4).map(|tablet| start_copy(&group, tablet))).await;
+    assert!(started.iter().all(|response| response.error.is_none()));
+    let copies = &group.server(SINK).server.copies;
+    while copies.count() > 0 {
+        group.env.sleep(Duration::from_secs(1)).await;
+    }
+    for tablet in tablets(4) {
+        assert!(copy_of(&group, tablet).is_some(), "tablet {tablet} is copied at the first attempt");
     }
 }
 
