@@ -86,6 +86,7 @@ impl Member {
         let peers = (1..=3).map(|number| Peer::voter(id(number), format!("host{number}"), 7050)).collect();
         let boot = BootState {
             me: id(1),
+            address: None,
             meta: ConsensusMeta::new(TABLET, RaftConfig::initial(peers)),
             meta_stored: true,
             elected: None,

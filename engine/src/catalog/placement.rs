@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 
 use super::id_rng::IdRng;
 use super::record::TabletRecord;
-use crate::ids::{PeerId, TableId};
+use crate::ids::{PeerId, TableId, TabletId};
 
 /// Range of a table.
 #[derive(Debug)]
@@ -38,6 +38,9 @@ pub(super) struct ReplicaCounts {
     pub(super) tables: BTreeMap<TableId, BTreeMap<PeerId, TableLoad>>,
     /// Locations of all registered servers; those without a location count as one location.
     pub(super) locations: BTreeMap<PeerId, String>,
+    /// Replicas that leaders were asked to add and that no configuration has yet. They are counted, too: otherwise all
+    /// tablets of a lost server would get their new replicas on the same server.
+    pub(super) planned: BTreeMap<TabletId, PeerId>,
 }
 
 /// Replicas of a table on one server.
@@ -109,6 +112,19 @@ impl ReplicaCounts {
             }
         }
         best
+    }
+
+    /// Counts a replica that the tablet's leader is asked to add, instead of an earlier one.
+    pub(super) fn plan(&mut self, tablet: TabletId, server: PeerId, range: &TableRange) {
+        self.unplan(tablet, range);
+        self.planned.insert(tablet, server);
+        self.add(server, range);
+    }
+
+    pub(super) fn unplan(&mut self, tablet: TabletId, range: &TableRange) {
+        if let Some(server) = self.planned.remove(&tablet) {
+            self.remove(server, range);
+        }
     }
 
     pub(super) fn add(&mut self, server: PeerId, range: &TableRange) {

@@ -17,17 +17,22 @@ impl Catalog {
             self.full_counts += usize::from(self.loads.is_none());
         }
         let mut loads = self.loads.take().unwrap_or_else(|| self.count_all(now));
-        loads.tables.entry(table).or_insert_with(|| self.count_of_table(table));
+        loads.tables.entry(table).or_insert_with(|| self.count_of_table(table, &loads.planned));
         self.loads = Some(loads);
     }
 
-    fn count_of_table(&self, table: TableId) -> BTreeMap<PeerId, TableLoad> {
+    fn count_of_table(
+        &self,
+        table: TableId,
+        planned: &BTreeMap<TabletId, PeerId>,
+    ) -> BTreeMap<PeerId, TableLoad> {
         let mut loads: BTreeMap<PeerId, TableLoad> = BTreeMap::new();
         for tablet in self.tables[&table].tablets.values() {
             let record = &self.tablets[tablet].record;
             let range = TableRange::of(record);
-            for peer in &record.consensus.peers {
-                loads.entry(peer.server).or_default().add(&range);
+            let members = record.consensus.peers.iter().map(|peer| peer.server);
+            for server in members.chain(planned.get(tablet).copied()) {
+                loads.entry(server).or_default().add(&range);
             }
         }
         loads
@@ -44,14 +49,23 @@ impl Catalog {
                 loads.servers.insert(*id, 0);
             }
         }
-        for tablet in self.tablets.values().filter(|tablet| tablet.record.state.is_live()) {
-            for peer in &tablet.record.consensus.peers {
-                if let Some(count) = loads.servers.get_mut(&peer.server) {
-                    *count += 1;
-                }
+        loads.planned = self.tablets.keys().filter_map(|id| Some((*id, self.planned(*id)?))).collect();
+        let live = self.tablets.values().filter(|tablet| tablet.record.state.is_live());
+        let members = live.flat_map(|tablet| &tablet.record.consensus.peers).map(|peer| &peer.server);
+        for server in members.chain(loads.planned.values()) {
+            if let Some(count) = loads.servers.get_mut(server) {
+                *count += 1;
             }
         }
         loads
+    }
+
+    /// The server that is to be added to a live tablet's configuration, until its leader reports the next one.
+    fn planned(&self, id: TabletId) -> Option<PeerId> {
+        let (index, server) = self.requested_addition(id)?;
+        let record = &self.tablets[&id].record;
+        let is_next = index == record.consensus.config_index && !record.consensus.has(server);
+        (record.state.is_live() && is_next).then_some(server)
     }
 
     /// Takes a live tablet's replicas out of this step's counts. Order: before its configuration changes, or it ends.
@@ -60,14 +74,19 @@ impl Catalog {
         let record = &self.tablets[&id].record;
         let range = TableRange::of(record);
         record.consensus.peers.iter().for_each(|peer| loads.remove(peer.server, &range));
+        loads.unplan(id, &range);
     }
 
     /// Adds a live tablet's replicas to this step's counts, after its configuration has changed.
     pub(super) fn recount(&mut self, id: TabletId) {
+        let planned = self.planned(id);
         let Some(loads) = &mut self.loads else { return };
         let record = &self.tablets[&id].record;
         let range = TableRange::of(record);
         record.consensus.peers.iter().for_each(|peer| loads.add(peer.server, &range));
+        if let Some(server) = planned {
+            loads.plan(id, server, &range);
+        }
     }
 }
 
@@ -77,7 +96,7 @@ mod tests {
     use crate::catalog::{
         CatalogCommand, CatalogConfig, CatalogEffects, CatalogEvent, CatalogNote, ColumnRef, ConsensusState,
         CreateTable, Heartbeat, HostPort, PeerRecord, ReportedHealth, ReportedTablet, RequestedColumn,
-        RequestedHash, RequestedPartitioning, TabletReport, TserverRegistration,
+        RequestedHash, RequestedPartitioning, TabletReport, TaskKind, TserverRegistration,
     };
     use crate::ids::Uuid;
     use crate::schema::{ColumnSchema, DataType};
@@ -181,6 +200,18 @@ mod tests {
             std::mem::take(&mut self.catalog.full_counts)
         }
 
+        /// Counts the replicas as a placement in a step of its own.
+        fn count_again(&mut self) {
+            let table = *self.catalog.tables.keys().next().expect("a table was created");
+            self.catalog.loads = None;
+            self.catalog.count_replicas(reading(self.seconds).mono, table);
+        }
+
+        /// Returns the last count of replicas on all servers.
+        fn total(&self) -> usize {
+            self.counts().iter().map(|(_, count)| count).sum()
+        }
+
         /// Returns the last step's counts of replicas by server.
         fn counts(&self) -> Vec<(PeerId, usize)> {
             let loads = self.catalog.loads.as_ref().expect("the last step placed replicas");
@@ -220,8 +251,31 @@ mod tests {
         world.full_counts();
         let out = world.report(2, &[1, 2]);
         assert_eq!((additions(&out), world.full_counts()), (TABLETS, 1));
-        let evicted = [(id(1), TABLETS), (id(2), TABLETS), (id(3), 0), (id(4), 0)];
-        assert_eq!(world.counts(), evicted);
+        let replaced = [(id(1), TABLETS), (id(2), TABLETS), (id(3), 0), (id(4), TABLETS)];
+        assert_eq!(world.counts(), replaced);
+    }
+
+    #[test]
+    fn replacements_that_no_leader_has_reported_are_counted() {
+        let mut world = World::new(3, true);
+        world.create();
+        world.report(1, &[1, 2, 3]);
+        world.register(4, true);
+        world.register(5, true);
+        let out = world.tick_after(1);
+        assert_eq!(additions(&out), TABLETS);
+        let [all, half] = [TABLETS, TABLETS / 2];
+        let planned = [(id(1), all), (id(2), all), (id(3), all), (id(4), half), (id(5), half)];
+        assert_eq!(world.counts(), planned, "those of one step");
+        let mut tasks = out.requests.iter().map(|request| request.task);
+        let task = tasks.find(|task| task.kind == TaskKind::ChangeConfig).expect("leaders are asked");
+        world.step(CatalogEvent::Answered { task, result: Ok(()) });
+        world.count_again();
+        assert_eq!(world.counts(), planned, "those of an earlier step, with or without an answer");
+        world.catalog.uncount(task.tablet);
+        assert_eq!(world.total(), 4 * TABLETS - 4);
+        world.catalog.recount(task.tablet);
+        assert_eq!(world.counts(), planned);
     }
 
     #[test]

@@ -97,6 +97,7 @@ mod tests {
         let start = |meta_stored| {
             let boot = BootState {
                 me: Uuid([1; 16]),
+                address: None,
                 meta: meta.clone(),
                 meta_stored,
                 elected: None,

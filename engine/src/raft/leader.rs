@@ -87,6 +87,7 @@ impl Raft {
             log: &self.log,
             meta: &self.meta,
             me: self.me,
+            address: self.address.as_ref(),
             committed: self.committed.index,
             all_replicated,
             safe: leader.proposals.confirmed(),

@@ -42,7 +42,7 @@ impl Raft {
 
     fn next_config(&self, change: &ConfigChange, ctx: &mut StepContext<'_>) -> Result<RaftConfig> {
         self.check_change().inspect_err(|_| self.mark_refused_change(ctx.out))?;
-        let changed = self.meta.committed.changed(change, self.me);
+        let changed = self.present_config().changed(change, self.me);
         let next = changed.inspect_err(|_| ctx.out.mark("config change: rejected, invalid"))?;
         let promoted = self.check_promoted(&next);
         promoted.inspect_err(|_| ctx.out.mark("config change: rejected, a new voter lags"))?;
@@ -57,6 +57,13 @@ impl Raft {
                 .inspect_err(|_| ctx.out.mark("config change: rejected, too few live voters"))?;
         }
         Ok(next)
+    }
+
+    /// The committed configuration, on which the next one is based. New members call this replica by the address in it.
+    fn present_config(&self) -> RaftConfig {
+        let mut config = self.meta.committed.clone();
+        config.readdress_only_voter(self.me, self.address.as_ref());
+        config
     }
 
     /// Fails unless a configuration change may start now.
@@ -148,7 +155,7 @@ impl Raft {
         };
         let change =
             ConfigChange { parts: vec![part], cas_opid_index: Some(self.meta.committed.kudu_index()) };
-        if let Ok(config) = self.meta.committed.changed(&change, self.me) {
+        if let Ok(config) = self.present_config().changed(&change, self.me) {
             let cas = self.meta.committed.opid_index.unwrap_or(0);
             self.append_config(config, Some(cas), ctx);
         }
@@ -204,7 +211,8 @@ impl Raft {
 mod tests {
     use super::*;
     use crate::ids::{OpId, TabletId, Uuid};
-    use crate::raft::{BootState, ConsensusMeta, RaftOptions};
+    use crate::raft::interface::{UpdateErrorKind, UpdateResponse};
+    use crate::raft::{BootState, ConsensusMeta, RaftEvent, RaftMessage, RaftOptions, TimestampSource};
     use crate::time::Timestamp;
     use crate::wal::ReplicateEntry;
 
@@ -220,6 +228,7 @@ mod tests {
         let entry = ReplicateEntry { op, timestamp: Timestamp::MIN, kind: kind::CONFIG, payload };
         let boot = BootState {
             me: Uuid([1; 16]),
+            address: None,
             meta: ConsensusMeta { term: 3, ..ConsensusMeta::new(TabletId::ZERO, committed) },
             meta_stored: true,
             elected: None,
@@ -239,5 +248,81 @@ mod tests {
         let rewritten = boot(config(Some(6), &[1]));
         assert_eq!(rewritten.active_config(), &config(Some(6), &[1]));
         assert_eq!(rewritten.config_index(), 6);
+    }
+
+    /// Gives all operations one timestamp.
+    struct SameTimestamp;
+
+    impl TimestampSource for SameTimestamp {
+        fn begin(&mut self) -> Timestamp {
+            Timestamp::MIN
+        }
+
+        fn take(&mut self) -> Timestamp {
+            Timestamp::MIN
+        }
+
+        fn pass(&mut self, _seen: Timestamp) {}
+    }
+
+    /// Processes an event at the time 0 and returns the effects.
+    fn step(raft: &mut Raft, event: RaftEvent) -> RaftEffects {
+        let mut out = RaftEffects::default();
+        raft.step(ClockReading::default(), event, &mut SameTimestamp, &mut out);
+        out
+    }
+
+    /// Starts the first of these voters on another address, and commits its no-op if it leads from the start.
+    fn start_elsewhere(voters: &[u8]) -> Raft {
+        let mut meta = ConsensusMeta::new(TabletId::ZERO, config(Some(4), voters));
+        let elected = meta.elect_only_voter(Uuid([1; 16]), 2);
+        let boot = BootState {
+            me: Uuid([1; 16]),
+            address: Some(("elsewhere".to_string(), 2)),
+            meta,
+            meta_stored: true,
+            elected,
+            fresh: false,
+            committed: OpId { term: 2, index: 4 },
+            committed_at: Timestamp::MIN,
+            pending: Vec::new(),
+            seed: 1,
+        };
+        let mut raft = Raft::new(RaftOptions::default(), boot);
+        raft.start(ClockReading::default(), &mut SameTimestamp, &mut RaftEffects::default());
+        let last = raft.last();
+        step(&mut raft, RaftEvent::Persisted(last));
+        raft
+    }
+
+    #[test]
+    fn an_only_voter_that_has_moved_is_copied_from_its_present_address() {
+        let mut raft = start_elsewhere(&[1]);
+        let new = Peer { member: MemberKind::NonVoter, promote: true, ..Peer::voter(Uuid([2; 16]), "b", 1) };
+        let part = ConfigChangePart::Add(new.clone());
+        let change = ConfigChange { parts: vec![part], cas_opid_index: Some(4) };
+        let out = step(&mut raft, RaftEvent::ChangeConfig { ticket: 1, change });
+        let own = Peer::voter(Uuid([1; 16]), "elsewhere", 2);
+        assert_eq!(raft.active_config().peers, [own.clone(), new]);
+        assert_eq!(raft.active_config().voters_changed(&config(None, &[1])), 0);
+        assert_eq!(raft.meta().committed, config(Some(4), &[1]), "the next one is not committed yet");
+        let sent = out.messages.iter().find_map(|(_, message)| match message {
+            RaftMessage::Update(request) | RaftMessage::Heartbeat(request) => Some(request.sent),
+            _ => None,
+        });
+        let (peer, kind) = (Uuid([2; 16]), UpdateErrorKind::TabletNotFound);
+        let result = Ok(UpdateResponse::refusal(peer, raft.term(), kind, String::new()));
+        let out = step(&mut raft, RaftEvent::Updated { peer, sent: sent.expect("a heartbeat"), result });
+        let source = out.messages.into_iter().find_map(|(_, message)| match message {
+            RaftMessage::StartCopy { source, .. } => Some(source),
+            _ => None,
+        });
+        assert_eq!(source, Some(own));
+    }
+
+    #[test]
+    fn one_of_several_voters_keeps_the_address_that_the_others_know() {
+        let raft = start_elsewhere(&[1, 2]);
+        assert_eq!(raft.present_config(), config(Some(4), &[1, 2]));
     }
 }

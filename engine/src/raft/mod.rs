@@ -73,6 +73,9 @@ use vote_tally::VoteTally;
 #[derive(Debug, Clone)]
 pub struct BootState {
     pub me: PeerId,
+    /// Host and port at which others reach this server now. The configuration has older ones after a move. `None` for
+    /// a replica that nobody calls.
+    pub address: Option<(String, u16)>,
     /// The stored metadata. If the log has a newer configuration that is committed, it replaces the stored one.
     pub meta: ConsensusMeta,
     /// True if `meta` is stored. If the device had no space for it, it is stored after the start.
@@ -95,6 +98,8 @@ pub struct BootState {
 pub struct Raft {
     options: RaftOptions,
     me: PeerId,
+    /// See [`BootState::address`].
+    address: Option<(String, u16)>,
     /// Metadata stored or being stored.
     meta: ConsensusMeta,
     gate: DurabilityGate,
@@ -161,6 +166,7 @@ impl Raft {
         let mut raft = Raft {
             options,
             me: boot.me,
+            address: boot.address,
             meta,
             gate: DurabilityGate::default(),
             log,

@@ -43,7 +43,7 @@ use crate::wal::{CommitEntry, LogEntry, ReplicateEntry, Wal, WalConfig, WalRecov
 /// Identity of a replica in its group, and the options of the group.
 #[derive(Debug, Clone)]
 pub struct ReplicaSetup {
-    /// This server as a voter.
+    /// This server as a voter, at its present address; without a port if nobody calls this replica.
     pub me: Peer,
     pub options: RaftOptions,
     /// Seed of random timeouts; different for each replica and start.
@@ -167,7 +167,7 @@ impl Replica {
             raft,
             raft_effects: RaftEffects::default(),
             pending: VecDeque::new(),
-            requests: RequestTracker::new(applier.tablet.track_results()),
+            requests: RequestTracker::new(applier.tablet.config(), applier.tablet.track_results()),
             auto_increment: applier.auto_increment,
             applier,
             timestamp_floor: Timestamp::MIN,
@@ -377,6 +377,7 @@ fn store_changed(data: &dyn Disk, stored: &ConsensusMeta, meta: &mut ConsensusMe
 fn boot(setup: &ReplicaSetup, meta: ConsensusMeta, elected: Option<(Term, Option<PeerId>)>) -> BootState {
     BootState {
         me: setup.me.id,
+        address: (setup.me.port != 0).then(|| (setup.me.host.clone(), setup.me.port)),
         meta,
         meta_stored: true,
         elected,

@@ -180,6 +180,23 @@ async fn ask_tablet(env: &Env, caller: &RpcCaller, address: &str, uuid: Uuid) ->
     }
 }
 
+/// Returns the configuration in the system tablet of the master at `address`, which is `uuid`; `None` if it has no
+/// system tablet. Waits until it can tell.
+pub(super) async fn ask_stored(
+    env: &Env,
+    caller: &RpcCaller,
+    address: &str,
+    uuid: Uuid,
+) -> Option<RaftConfig> {
+    loop {
+        match ask_tablet(env, caller, address, uuid).await {
+            TabletAnswer::Stored(config) => return Some(config),
+            TabletAnswer::Absent => return None,
+            TabletAnswer::Unknown(_) => env.sleep(ASK_INTERVAL).await,
+        }
+    }
+}
+
 /// Returns the identity of the server at `address`; waits until it replies.
 pub(super) async fn ask(env: &Env, caller: &RpcCaller, address: &str) -> Result<Uuid> {
     loop {

@@ -179,26 +179,50 @@ impl MasterService {
         let address = request.rpc_addr.ok_or_else(missing)?;
         let (host, port) = host_and_port(address)?;
         let config = replica.status().committed_config.clone();
-        if let Some(peer) = config.peers.iter().find(|peer| (&peer.host, peer.port) == (&host, port)) {
+        // A single master may have moved, so that another one has the address that is stored for it.
+        let is_single = |peer: &Peer| peer.id == self.status.uuid() && config.is_only_voter(peer.id);
+        let is_there = |peer: &&Peer| (&peer.host, peer.port) == (&host, port) && !is_single(peer);
+        if let Some(peer) = config.peers.iter().find(is_there) {
             let message = format!(
                 "Master already present: {host}:{port} is {}; if that one is gone for good, remove it first",
                 peer.id
             );
             return Err(present(message));
         }
-        let result = self
-            .env
-            .timeout(ASK_TIMEOUT, cluster_init::ask(&self.env, &self.caller, &format!("{host}:{port}")))
-            .await;
-        let unreachable = || Error::not_ready(format!("no master replies at {host}:{port}; start it first"));
-        let uuid = result.ok_or_else(unreachable).and_then(|result| result).map_err(invalid)?;
+        let address = format!("{host}:{port}");
+        let uuid = self.ask_identity(&address).await.map_err(invalid)?;
         if config.peer(uuid).is_some() {
             let message = format!("Master already present: {uuid} is at {host}:{port}, too");
             return Err(present(message));
         }
+        self.check_catalog_of(&address, uuid, &config).await?;
         let peer = Peer { member: MemberKind::NonVoter, promote: true, ..Peer::voter(uuid, host, port) };
         self.change(replica, ConfigChangePart::Add(peer), &config).await?;
         Ok(AddMasterResponsePb { error: None })
+    }
+
+    async fn ask_identity(&self, address: &str) -> Result<Uuid, Error> {
+        let asked = cluster_init::ask(&self.env, &self.caller, address);
+        let unreachable = || Error::not_ready(format!("no master replies at {address}; start it first"));
+        self.env.timeout(ASK_TIMEOUT, asked).await.ok_or_else(unreachable)?
+    }
+
+    /// Fails if the master at `address`, which is `uuid`, has a catalog that is not this cluster's. A new master waits
+    /// without one; a removed one has this cluster's as of its removal.
+    async fn check_catalog_of(&self, address: &str, uuid: Uuid, config: &RaftConfig) -> Result<()> {
+        let asked = cluster_init::ask_stored(&self.env, &self.caller, address, uuid);
+        let Some(stored) = self.env.timeout(ASK_TIMEOUT, asked).await else {
+            let message = format!("the master at {address} cannot tell yet if it has a catalog; try again");
+            return Err(invalid(Error::not_ready(message)));
+        };
+        let is_ours = |stored: &RaftConfig| stored.peers.iter().any(|peer| config.peer(peer.id).is_some());
+        if stored.as_ref().is_none_or(is_ours) {
+            return Ok(());
+        }
+        Err(invalid(Error::invalid(format!(
+            "the master at {address} belongs to another cluster: its catalog names none of these masters; to add a \
+             master here, start it with empty directories and with all masters in master_addresses"
+        ))))
     }
 
     pub(super) async fn remove_master(

@@ -223,10 +223,17 @@ impl Catalog {
 
     /// Returns true if the leader has been asked to add this server: it may send a report before the leader does.
     fn is_being_added(&self, tablet: TabletId, server: PeerId) -> bool {
-        let Some(leader) = self.tablets[&tablet].record.consensus.leader else { return false };
-        let key = TaskKey { server: leader, tablet, kind: TaskKind::ChangeConfig };
-        let requested_change = self.tasks.change(&key).or(self.tablets[&tablet].repair.done.as_ref());
-        matches!(requested_change, Some((_, MembershipChange::Add(peer))) if peer.server == server)
+        self.requested_addition(tablet).is_some_and(|(_, requested)| requested == server)
+    }
+
+    /// The server that the leader has been asked to add, with the index of the configuration to which it is added.
+    pub(super) fn requested_addition(&self, tablet: TabletId) -> Option<(i64, PeerId)> {
+        let entry = self.tablets.get(&tablet)?;
+        let key = TaskKey { server: entry.record.consensus.leader?, tablet, kind: TaskKind::ChangeConfig };
+        match self.tasks.change(&key).or(entry.repair.done.as_ref())? {
+            (index, MembershipChange::Add(peer)) => Some((*index, peer.server)),
+            _ => None,
+        }
     }
 
     /// Records that the server has removed its replica and kept a tombstone.
@@ -346,6 +353,9 @@ impl Catalog {
         let chosen = loads.pick(&mut self.id_rng, &taken, &staying, &range);
         let chosen = chosen.or_else(|| loads.pick(&mut self.id_rng, &all, &staying, &range))?;
         let peer = self.new_peer(chosen)?;
+        if let Some(loads) = &mut self.loads {
+            loads.plan(id, chosen, &range);
+        }
         Some(MembershipChange::Add(PeerRecord { voter: false, promote: true, ..peer }))
     }
 

@@ -103,6 +103,16 @@ impl RaftConfig {
         self.is_voter(id) && self.voter_count() == 1
     }
 
+    /// Gives the only voter, if that is `id`, its present address. It may have moved: it elects itself without a call.
+    /// The members of larger groups find each other by the addresses that the configuration has.
+    pub(super) fn readdress_only_voter(&mut self, id: PeerId, address: Option<&(String, u16)>) {
+        let is_only_voter = self.is_only_voter(id);
+        let own = self.peers.iter_mut().find(|peer| peer.id == id && is_only_voter);
+        if let (Some(own), Some((host, port))) = (own, address) {
+            (own.host, own.port) = (host.clone(), *port);
+        }
+    }
+
     /// Its index as Kudu writes it: -1 for the initial one.
     pub fn kudu_index(&self) -> i64 {
         self.opid_index.map_or(-1, |index| index as i64)

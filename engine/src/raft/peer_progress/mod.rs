@@ -368,6 +368,7 @@ pub(super) struct UpdateContext<'a> {
     pub log: &'a RaftLog,
     pub meta: &'a ConsensusMeta,
     pub me: PeerId,
+    pub address: Option<&'a (String, u16)>,
     pub committed: u64,
     pub all_replicated: u64,
     /// A safe time, and the last entry at the time of its proposal.
@@ -410,7 +411,9 @@ impl UpdateContext<'_> {
 
     /// This server as its peers know it.
     fn local_peer(&self) -> Option<Peer> {
-        self.meta.committed.peer(self.me).cloned()
+        let mut config = self.meta.committed.clone();
+        config.readdress_only_voter(self.me, self.address);
+        config.peer(self.me).cloned()
     }
 
     /// Returns the next entries for a peer with a free slot in flight; requests a read if they are not in memory.

@@ -65,6 +65,7 @@ fn next(peer: &mut PeerProgress, log: &RaftLog) -> (Vec<(OpId, usize)>, Vec<u64>
         log,
         meta: &meta,
         me: me.id,
+        address: None,
         committed: 30,
         all_replicated: 0,
         safe: None,

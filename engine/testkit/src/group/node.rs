@@ -193,6 +193,7 @@ impl Node {
         }
         Some(BootState {
             me: self.id,
+            address: None,
             meta,
             meta_stored: true,
             elected,

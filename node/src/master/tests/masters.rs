@@ -83,6 +83,13 @@ impl Masters {
         crate::master::run(self.envs[number].clone(), config).await.expect("the master starts")
     }
 
+    /// Starts the master of the machine `host` at the address `at`, configured with the masters at these addresses.
+    async fn start_at(&self, host: usize, at: usize, all: &[usize]) -> RunningMaster {
+        let mut config = self.config(at, 0);
+        config.masters = all.iter().map(|number| addr_of(*number).to_string()).collect();
+        crate::master::run(self.envs[host].clone(), config).await.expect("the master starts")
+    }
+
     fn config(&self, number: usize, master_count: usize) -> MasterConfig {
         let mut config = MasterConfig::new(addr_of(number), "wal", vec!["data".to_string()]);
         config.masters = (0..master_count).map(|number| addr_of(number).to_string()).collect();
@@ -107,11 +114,16 @@ impl Masters {
     async fn add(&mut self, leader: usize) {
         let number = self.masters.len();
         self.run().await;
-        let address = HostPortPb { host: "127.0.0.1".to_string(), port: u32::from(addr_of(number).port()) };
+        assert_eq!(self.request_add(leader, number).await, "ok");
+        self.promoted(leader, number).await;
+    }
+
+    /// Returns the reply of the master at the address `leader` to the request to add the one at the address `new`.
+    async fn request_add(&self, leader: usize, new: usize) -> String {
+        let address = HostPortPb { host: "127.0.0.1".to_string(), port: u32::from(addr_of(new).port()) };
         let request = AddMasterRequestPb { rpc_addr: Some(address) };
         let added: AddMasterResponsePb = self.call(leader, "AddMaster", &request).await;
-        assert_eq!(shown(&added.error), "ok");
-        self.promoted(leader, number).await;
+        shown(&added.error)
     }
 
     async fn promoted(&self, leader: usize, number: usize) {
@@ -312,6 +324,37 @@ async fn a_master_that_lost_its_disk_is_added_once_the_old_one_is_removed() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_master_of_another_cluster_is_not_added() {
+    let mut masters = Masters::hosts(2, false);
+    for number in 0..2 {
+        // Each is the single master of its own cluster.
+        let own = masters.start_at(number, number, &[number]).await;
+        masters.masters.push(own);
+    }
+    masters.until("both lead", |masters| masters.masters.iter().all(RunningMaster::leads)).await;
+    let refused = masters.request_add(0, 1).await;
+    assert!(refused.contains("127.0.0.1:7052 belongs to another cluster"), "{refused}");
+    assert_eq!(masters.masters[0].opened.get().expect("it leads").status().committed_config.peers.len(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_single_master_that_has_moved_is_copied_from_its_new_address() {
+    let mut masters = Masters::hosts(3, false);
+    masters.start_at(0, 0, &[0]).await.shutdown().await;
+    let moved = masters.start_at(0, 2, &[2]).await;
+    masters.masters.push(moved);
+    masters.until("the moved one leads", |masters| masters.masters[0].leads()).await;
+    // The other master gets the address that the first one had.
+    let other = masters.start_at(1, 0, &[2, 0]).await;
+    masters.masters.push(other);
+    assert_eq!(masters.request_add(2, 0).await, "ok");
+    masters.promoted(0, 1).await;
+    let config = masters.masters[0].opened.get().expect("it leads").status().committed_config.clone();
+    let ports: Vec<u16> = config.peers.iter().map(|peer| peer.port).collect();
+    assert_eq!(ports, [addr_of(2).port(), addr_of(0).port()]);
+}
+
+#[tokio::test(start_paused = true)]
 async fn masters_started_together_keep_their_cluster_when_one_has_a_new_disk() {
     let mut masters = Masters::joined(3).await;
     masters.heartbeat(0).await;
@@ -430,4 +473,10 @@ async fn all_masters_forget_a_server_that_is_unresponsive_for_the_leader() {
     masters.heartbeat(1).await;
     client.unregister_server(SERVER, false).await.expect("the leader has forgotten it before");
     assert_eq!(knowing(), [0, 0, 0]);
+    // One that does not reply is named, and the others have forgotten the server.
+    masters.heartbeat(1).await;
+    masters.masters[2].shutdown().await;
+    let failed = client.unregister_server(SERVER, false).await.expect_err("one does not reply").message;
+    assert!(failed.contains(&format!("{}: no reply (", addr_of(2))), "{failed}");
+    assert_eq!(knowing()[..2], [0, 0]);
 }
