@@ -36,6 +36,10 @@ pub struct TabletConfig {
     /// Rows of a scan's block, and their approximate bytes.
     pub scan_block_rows: usize,
     pub scan_block_bytes: usize,
+    /// Rows from which on an ordered scan returns a run of one rowset as a block by itself.
+    pub scan_long_run_rows: usize,
+    /// Target rows of a block that an ordered scan assembles from shorter runs.
+    pub scan_combined_rows: usize,
     /// Rows of one step of a maintenance job, and their approximate bytes.
     pub job_step_rows: usize,
     pub job_step_bytes: usize,
@@ -47,6 +51,10 @@ pub struct TabletConfig {
     pub wal_compress: bool,
     /// Bytes of the WAL up to which log GC keeps the segments that other members of the group still need.
     pub wal_spared_bytes_max: u64,
+    /// Replies to requests that a replica keeps for retries; more than clients have in flight to one tablet.
+    pub tracked_replies_max: usize,
+    /// Most bytes of the results in these replies.
+    pub tracked_result_bytes_max: usize,
     /// Layout of column files on disk.
     pub columns: ColumnFileConfig,
     /// Observer of marks and notes.
@@ -72,12 +80,16 @@ impl Default for TabletConfig {
             major_delta_percent: 10,
             scan_block_rows: 1024,
             scan_block_bytes: 1 << 20,
+            scan_long_run_rows: 128,
+            scan_combined_rows: 512,
             job_step_rows: 4096,
             job_step_bytes: 1 << 20,
             wal_segment_bytes_max: 8 << 20,
             wal_preallocate: true,
             wal_compress: false,
             wal_spared_bytes_max: 640 << 20,
+            tracked_replies_max: 512,
+            tracked_result_bytes_max: 4 << 20,
             columns: ColumnFileConfig::default(),
             observer: ObserverHandle::default(),
             memory: MemoryHandle::default(),
@@ -132,12 +144,16 @@ impl TabletConfig {
             major_delta_percent: 60,
             scan_block_rows: 4,
             scan_block_bytes: 1 << 20,
+            scan_long_run_rows: 4,
+            scan_combined_rows: 6,
             job_step_rows: 3,
             job_step_bytes: 1 << 20,
             wal_segment_bytes_max: 1 << 10,
             wal_preallocate: false,
             wal_compress: true,
             wal_spared_bytes_max: 32 << 10,
+            tracked_replies_max: 512,
+            tracked_result_bytes_max: 4 << 20,
             columns: ColumnFileConfig::tiny(),
             observer: ObserverHandle::default(),
             memory: MemoryHandle::default(),

@@ -12,12 +12,13 @@
 //!
 //! - A client declares its first incomplete request with each request. Replies below it are dropped, and a late attempt
 //!   of such a request is stale.
-//! - Results are dropped above [`RESULT_BYTES_MAX`], oldest first. Their requests stay known: a retry is told to come
-//!   again, and gets the result from the node.
+//! - Results are dropped above `TabletConfig::tracked_result_bytes_max`, oldest first. Their requests stay known: a
+//!   retry is told to come again, and gets the result from the node.
 
 use std::collections::BTreeMap;
 
 use super::interface::{OpResult, RequestId};
+use crate::config::TabletConfig;
 use crate::error::Result;
 use crate::ids::OpId;
 use crate::memory::TrackedBytes;
@@ -35,16 +36,14 @@ pub(super) struct CachedResult {
 /// Client and sequence number of a request.
 type Key = (Vec<u8>, i64);
 
-/// Largest number of stored replies; more than clients have in flight to one tablet.
-const REPLIES_MAX: usize = 512;
-/// Most bytes of stored results.
-const RESULT_BYTES_MAX: usize = 4 << 20;
 /// Approximate bytes of a reply without its result: entries of maps and their allocations.
 const REPLY_BYTES: usize = 256;
 
 /// Tracker of pending and applied requests.
-#[derive(Default)]
 pub(super) struct RequestTracker {
+    /// Largest number of stored replies, and most bytes of their results.
+    replies_max: usize,
+    result_bytes_max: usize,
     /// Index of the pending operation.
     pending: BTreeMap<Key, u64>,
     /// Clients with replies.
@@ -97,8 +96,16 @@ impl StoredReply {
 
 impl RequestTracker {
     /// Creates a tracker whose replies count as `tracked`.
-    pub(super) fn new(tracked: TrackedBytes) -> RequestTracker {
-        RequestTracker { tracked, ..RequestTracker::default() }
+    pub(super) fn new(config: &TabletConfig, tracked: TrackedBytes) -> RequestTracker {
+        RequestTracker {
+            replies_max: config.tracked_replies_max,
+            result_bytes_max: config.tracked_result_bytes_max,
+            pending: BTreeMap::new(),
+            clients: BTreeMap::new(),
+            order: BTreeMap::new(),
+            result_bytes: 0,
+            tracked,
+        }
     }
 
     /// Records the request of an operation of a leader or the log.
@@ -116,7 +123,7 @@ impl RequestTracker {
         let key = key(request);
         self.pending.remove(&key);
         let bytes = result_bytes(result);
-        let result = (bytes <= RESULT_BYTES_MAX).then(|| result.clone());
+        let result = (bytes <= self.result_bytes_max).then(|| result.clone());
         self.result_bytes += if result.is_some() { bytes } else { 0 };
         self.order.insert(op.index, key);
         let new = || ClientReplies { first_incomplete: i64::MIN, replies: BTreeMap::new() };
@@ -138,7 +145,7 @@ impl RequestTracker {
 
     /// Drops the oldest replies, and the oldest results of the others, until they are within the limits.
     fn drop_oldest(&mut self) {
-        while self.order.len() > REPLIES_MAX
+        while self.order.len() > self.replies_max
             && let Some((_, (client, seq))) = self.order.pop_first()
             && let Some(replies) = self.clients.get_mut(&client).map(|client| &mut client.replies)
         {
@@ -148,7 +155,7 @@ impl RequestTracker {
             }
         }
         for (client, seq) in self.order.values() {
-            if self.result_bytes <= RESULT_BYTES_MAX {
+            if self.result_bytes <= self.result_bytes_max {
                 break;
             }
             let reply = self.clients.get_mut(client).and_then(|client| client.replies.get_mut(seq));
@@ -196,6 +203,13 @@ mod tests {
     use crate::memory::MemTracker;
     use crate::tablet::apply::WriteCounts;
 
+    const RESULT_BYTES_MAX: usize = 4 << 20;
+
+    /// Returns a tracker with the limits of servers.
+    fn tracker(tracked: TrackedBytes) -> RequestTracker {
+        RequestTracker::new(&TabletConfig::default(), tracked)
+    }
+
     fn request(client: &str, seq: i64, first_incomplete: i64) -> RequestId {
         RequestId { client: client.as_bytes().to_vec(), seq, first_incomplete, attempt: 1 }
     }
@@ -227,7 +241,7 @@ mod tests {
 
     #[test]
     fn replies_to_complete_requests_are_dropped_and_their_late_attempts_are_stale() {
-        let mut tracker = RequestTracker::default();
+        let mut tracker = tracker(TrackedBytes::default());
         (1..4).for_each(|seq| tracker.apply(("ann", seq, 1), 10));
         tracker.apply(("bob", 1, 1), 10);
         assert_eq!(
@@ -255,7 +269,7 @@ mod tests {
     #[test]
     fn results_are_dropped_above_the_limit_of_bytes_and_their_requests_stay_known() {
         let root = MemTracker::root("server", None);
-        let mut tracker = RequestTracker::new(TrackedBytes::new(&root.child("results")));
+        let mut tracker = tracker(TrackedBytes::new(&root.child("results")));
         (1..7).for_each(|seq| tracker.apply(("ann", seq, 1), 1_000_000));
         let expected = [
             "without result 1.1",
@@ -276,13 +290,26 @@ mod tests {
 
     #[test]
     fn the_number_of_replies_is_limited() {
-        let mut tracker = RequestTracker::default();
+        let mut tracker = tracker(TrackedBytes::default());
         tracker.apply(("bob", 1, 1), 10);
         (1..513).for_each(|seq| tracker.apply(("ann", seq, 1), 10));
-        assert_eq!((tracker.order.len(), tracker.clients.len()), (REPLIES_MAX, 1));
+        assert_eq!((tracker.order.len(), tracker.clients.len()), (512, 1));
         assert_eq!(
             (tracker.show("bob", 1).as_str(), tracker.show("ann", 1).as_str()),
             ("unknown", "answered 1.2")
         );
+    }
+
+    #[test]
+    fn limits_are_those_of_the_configuration() {
+        let config = TabletConfig {
+            tracked_replies_max: 3,
+            tracked_result_bytes_max: 1_000,
+            ..TabletConfig::default()
+        };
+        let mut tracker = RequestTracker::new(&config, TrackedBytes::default());
+        (1..6).for_each(|seq| tracker.apply(("ann", seq, 1), 400));
+        let expected = ["unknown", "unknown", "without result 1.3", "answered 1.4", "answered 1.5"];
+        assert_eq!([1, 2, 3, 4, 5].map(|seq| tracker.show("ann", seq)), expected);
     }
 }

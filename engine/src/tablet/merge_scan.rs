@@ -9,6 +9,7 @@
 //! Where one rowset is alone, its blocks pass through whole. Of adjacent rowsets at most a few have a block in memory.
 
 use super::rowset::{ReadBudget, RowSetScan, ScannedBlock};
+use crate::config::TabletConfig;
 use crate::error::Result;
 
 /// The scan of one rowset, as part of a tablet's scan.
@@ -18,11 +19,31 @@ pub(super) struct ScanInput {
     pub first_key: Vec<u8>,
 }
 
+/// Sizes at which the blocks of a merge end.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct MergeLimits {
+    /// Rows from which on a run is returned as a block by itself.
+    long_run_rows: usize,
+    /// Target rows of a block assembled from short runs.
+    combined_rows: usize,
+    /// Bytes at which a combined block ends.
+    block_bytes: usize,
+}
+
+impl MergeLimits {
+    pub(super) fn of(config: &TabletConfig) -> MergeLimits {
+        MergeLimits {
+            long_run_rows: config.scan_long_run_rows,
+            combined_rows: config.scan_combined_rows,
+            block_bytes: config.scan_block_bytes,
+        }
+    }
+}
+
 /// Rowset scans merged by key.
 pub(super) struct MergeScan {
     heads: Vec<Head>,
-    /// Bytes at which a combined block ends.
-    block_bytes: usize,
+    limits: MergeLimits,
 }
 
 struct Head {
@@ -81,17 +102,12 @@ enum NextRun {
     End,
 }
 
-/// Target rows of a block assembled from short runs.
-const COMBINED_ROWS: usize = 512;
-/// Rows from which on a run is returned as a block by itself.
-const LONG_RUN_ROWS: usize = 128;
 /// Rows after which the bytes of a combined block are counted again.
 const COUNTED_ROWS: usize = 16;
 
 impl MergeScan {
-    /// Creates a merge whose combined blocks have about `block_bytes` bytes at most.
-    pub(super) fn new(inputs: Vec<ScanInput>, block_bytes: usize) -> MergeScan {
-        MergeScan { heads: inputs.into_iter().map(Head::new).collect(), block_bytes }
+    pub(super) fn new(inputs: Vec<ScanInput>, limits: MergeLimits) -> MergeScan {
+        MergeScan { heads: inputs.into_iter().map(Head::new).collect(), limits }
     }
 
     /// Returns the next rows: one long run of one rowset, or short runs of several rowsets combined. There are none if
@@ -106,7 +122,7 @@ impl MergeScan {
             };
             let current = head.current.as_ref().expect("next_run filled it");
             let (start, rows) = (head.at, current.block.rows);
-            let long = end - start >= LONG_RUN_ROWS || end - start == rows;
+            let long = end - start >= self.limits.long_run_rows || end - start == rows;
             match &mut combined {
                 Some(_) if long => break,
                 Some(block) => block.append(current, start, end),
@@ -127,14 +143,14 @@ impl MergeScan {
 
     /// Returns true if a combined block has enough rows or bytes. The bytes are counted once for several rows.
     fn is_full(&self, combined: &ScannedBlock, uncounted: &mut usize) -> bool {
-        if combined.block.rows >= COMBINED_ROWS {
+        if combined.block.rows >= self.limits.combined_rows {
             return true;
         }
         if *uncounted < COUNTED_ROWS {
             return false;
         }
         *uncounted = 0;
-        combined.block.byte_size() >= self.block_bytes
+        combined.block.byte_size() >= self.limits.block_bytes
     }
 
     /// Returns the head with the smallest key, and the end of its run of rows.
@@ -199,6 +215,10 @@ mod tests {
 
     /// Merges rowsets given as `first key: block block`. Returns the blocks, each with the number of blocks read so far.
     fn merged(rowsets: &[&str]) -> Vec<String> {
+        merged_with(&TabletConfig { scan_block_bytes: usize::MAX, ..TabletConfig::default() }, rowsets)
+    }
+
+    fn merged_with(config: &TabletConfig, rowsets: &[&str]) -> Vec<String> {
         let read = Arc::<AtomicUsize>::default();
         let input = |rowset: &&str| {
             let (first_key, blocks) = rowset.split_once(": ").unwrap();
@@ -206,7 +226,7 @@ mod tests {
             let scan = Box::new(KeyBlocks { blocks, next: 0, read: read.clone() });
             ScanInput { scan, first_key: first_key.as_bytes().to_vec() }
         };
-        let mut merge = MergeScan::new(rowsets.iter().map(input).collect(), usize::MAX);
+        let mut merge = MergeScan::new(rowsets.iter().map(input).collect(), MergeLimits::of(config));
         let mut shown = Vec::new();
         while let Some(block) = merge.read(&mut ReadBudget::unlimited()).unwrap() {
             let keys = String::from_utf8(block.keys.concat()).unwrap();
@@ -228,5 +248,20 @@ mod tests {
         assert_eq!(merged(&["b: bd", "b: ce"]), ["bcde 2"]);
         assert_eq!(merged(&[": bd", ": ac", "a: x"]), ["abcd 3", "x 3"]);
         assert_eq!(merged(&["a: z", "b: c"]), ["c 2", "z 2"]);
+    }
+
+    #[test]
+    fn long_runs_are_blocks_and_short_ones_are_combined_up_to_a_limit() {
+        let limits = |long, combined| TabletConfig {
+            scan_long_run_rows: long,
+            scan_combined_rows: combined,
+            ..TabletConfig::default()
+        };
+        let rowsets = ["a: abcdh", "e: efgi"];
+        assert_eq!(merged_with(&limits(5, 100), &rowsets), ["abcdefghi 2"]);
+        assert_eq!(merged_with(&limits(3, 100), &rowsets), ["abcd 1", "efg 2", "hi 2"]);
+        assert_eq!(merged_with(&limits(5, 4), &rowsets), ["abcd 1", "efgh 2", "i 2"]);
+        let short_one_first = ["a: ae", "b: bcdf"];
+        assert_eq!(merged_with(&limits(3, 100), &short_one_first), ["a 2", "bcd 2", "ef 2"]);
     }
 }

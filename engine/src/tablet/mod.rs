@@ -81,7 +81,7 @@ pub use key_range_split::KeyRange;
 pub use write_reservation::GrowthEstimate;
 
 use memrowset::{MemRowSet, MemRowSetScan};
-use merge_scan::ScanInput;
+use merge_scan::{MergeLimits, ScanInput};
 use mvcc::Mvcc;
 use op_anchors::OpAnchors;
 use rowset::{ProbeStats, RowSetId};
@@ -388,7 +388,7 @@ impl Tablet {
                 inputs.push(ScanInput { scan, first_key: Vec::new() });
             }
         }
-        Ok(Scan::new(spec, snapshot, inputs, rowset_spec.as_ref()))
+        Ok(Scan::new(spec, snapshot, inputs, rowset_spec.as_ref(), MergeLimits::of(&self.config)))
     }
 
     /// Lowers the rows of a block if the rows are long. The rowset has `rows` rows of `bytes` bytes in total.

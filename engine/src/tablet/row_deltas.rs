@@ -109,6 +109,24 @@ impl RowDeltas {
         undo.chain(redo).map(|(row, _, change)| ((row - self.rows.start) as usize, change))
     }
 
+    /// Returns the changes that restore the last values of rows which are deleted at the snapshot, and which the base
+    /// has with later ones: they were inserted again. Only a diff scan has deltas from before its snapshot.
+    fn undeletions(&self) -> impl Iterator<Item = (usize, &[u8])> {
+        let (mut current, mut is_dead) = (None, false);
+        let restores = move |(row, ts, change): &(RowId, Timestamp, &[u8])| {
+            if current.replace(*row) != Some(*row) {
+                is_dead = false;
+            }
+            if *ts >= self.before {
+                is_dead = RowChange::parsed_before(change).deletes();
+                return false;
+            }
+            std::mem::take(&mut is_dead)
+        };
+        let undo = self.undo.iter().filter(restores);
+        undo.map(|(row, _, change)| ((row - self.rows.start) as usize, change))
+    }
+
     /// Returns the rows that are live at `before`.
     fn live_rows_at(&self, before: Timestamp) -> Bitmap {
         let mut live = Bitmap::new(self.rows.len(), true);
@@ -150,13 +168,14 @@ impl RowDeltas {
         deltas.any(|(_, _, change)| may_set(change, column))
     }
 
-    /// Replaces the cells of a column outside the key by those at the snapshot. `block` has the base's cells of the
-    /// batch, and `default` is the cell after a REINSERT from before the column existed.
+    /// Replaces the cells of a column outside the key by those at the snapshot, or by the last ones of rows that a diff
+    /// scan returns as deleted. `block` has the base's cells of the batch, and `default` is the cell after a REINSERT
+    /// from before the column existed.
     ///
     /// Fails with `Corrupt` if a cell does not fit the column.
     pub fn apply(&self, column: ColumnId, default: Option<&[u8]>, block: &mut ColumnBlock) -> Result<()> {
         let changes = self.deltas_for_snapshot(self.before, |changed| changed.sets(column));
-        let cells = changes.filter_map(|(row, change)| {
+        let cells = changes.chain(self.undeletions()).filter_map(|(row, change)| {
             let cell = match RowChange::parsed_before(change) {
                 RowChange::Delete => None,
                 update @ RowChange::Update(_) => update.get(column),

@@ -6,7 +6,8 @@
 //! ```
 //!
 //! A row that is updated often has millions of deltas, of which a reader needs the last cell of each column. Read one
-//! after the other and folded, they take the memory of one row.
+//! after the other and folded, they take the memory of one row. If UNDO deltas delete the row at the timestamp, the
+//! next one, which restores its last values, is not folded: a diff scan returns these.
 
 use std::collections::BTreeMap;
 
@@ -22,6 +23,8 @@ pub(super) struct RowFold<'a> {
     columns: &'a [ColumnId],
     split: Timestamp,
     older: FoldedChanges,
+    /// The UNDO delta that restores a row which is deleted at the split.
+    restoring: FoldedChanges,
     /// Deltas at the split and newer ones.
     newer: FoldedChanges,
 }
@@ -39,21 +42,26 @@ struct FoldedChanges {
 
 impl<'a> RowFold<'a> {
     pub(super) fn new(row: RowId, columns: &'a [ColumnId], split: Timestamp) -> RowFold<'a> {
-        let (older, newer) = (FoldedChanges::default(), FoldedChanges::default());
-        RowFold { row, columns, split, older, newer }
+        let [older, restoring, newer] = std::array::from_fn(|_| FoldedChanges::default());
+        RowFold { row, columns, split, older, restoring, newer }
     }
 
     /// Adds the next delta in order of application. Its row change has been parsed before.
     pub(super) fn add(&mut self, ts: Timestamp, change: &[u8]) {
-        let side = if ts < self.split { &mut self.older } else { &mut self.newer };
+        let restores = self.newer.deletes && self.restoring.ts.is_none();
+        let side = match ts < self.split {
+            true if restores => &mut self.restoring,
+            true => &mut self.older,
+            false => &mut self.newer,
+        };
         side.add(ts, RowChange::parsed_before(change), self.columns);
     }
 
     /// Returns the folded deltas in order of application.
     pub(super) fn into_batch(self, direction: DeltaDirection) -> DeltaBatch {
         let sides = match direction {
-            DeltaDirection::Undo => [self.newer, self.older],
-            DeltaDirection::Redo => [self.older, self.newer],
+            DeltaDirection::Undo => [self.newer, self.restoring, self.older],
+            DeltaDirection::Redo => [self.older, self.restoring, self.newer],
         };
         let mut batch = DeltaBatch::default();
         sides.into_iter().for_each(|side| side.push_to(self.row, &mut batch));
@@ -151,6 +159,14 @@ mod tests {
         let redo = [(10, "1=a"), (20, "1=b"), (50, "3=x")];
         assert_eq!(folded(DeltaDirection::Redo, &redo), "7@20 1=b, 7@50 ");
         assert_eq!(folded(DeltaDirection::Redo, &[]), "");
+    }
+
+    #[test]
+    fn the_values_before_a_deletion_stay() {
+        let undo = [(58, "1=a"), (55, "-"), (41, "+1=x 2=y"), (33, "1=b"), (20, "-")];
+        let all = "7@55 1=a, 7@55 -, 7@41 +1=x 2=y, 7@20 1=b, 7@20 -";
+        assert_eq!(folded(DeltaDirection::Undo, &undo), all);
+        assert_eq!(folded(DeltaDirection::Undo, &undo[1..3]), "7@55 -, 7@41 +1=x 2=y");
     }
 
     #[test]

@@ -11,7 +11,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-use super::merge_scan::{MergeScan, ScanInput};
+use super::merge_scan::{MergeLimits, MergeScan, ScanInput};
 use super::rowset::{ReadBudget, RowSetScanSpec, ScannedBlock, Snapshot};
 use crate::cfile::reader::PageBytes;
 use crate::error::{Error, Result};
@@ -135,16 +135,17 @@ enum Sources {
 }
 
 impl Scan {
-    /// Creates a scan over the scans of rowsets with `within`, which is `None` if no row can match.
+    /// Creates a scan over the scans of rowsets with `within`, which is `None` if no row can match. `limits`: of the
+    /// blocks of an ordered scan.
     pub(super) fn new(
         spec: &ScanSpec,
         snapshot: Snapshot,
         inputs: Vec<ScanInput>,
         within: Option<&RowSetScanSpec>,
+        limits: MergeLimits,
     ) -> Scan {
-        let block_bytes = within.map_or(usize::MAX, |within| within.block_bytes);
         let sources = match spec.ordered {
-            true => Sources::Merge(MergeScan::new(inputs, block_bytes)),
+            true => Sources::Merge(MergeScan::new(inputs, limits)),
             false => Sources::Union(inputs.into()),
         };
         let projection = spec.projection.clone();

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use engine::schema::key::{increment_cell, integer_range};
 use engine::schema::predicate::{Predicate, PredicateKind};
-use engine::schema::{ColumnSchema, Schema};
+use engine::schema::{ColumnSchema, DataType, PhysicalType, Schema, ValueKind};
 
 use nyala_proto::kudu::column_predicate_pb::{
     Equality, InBloomFilter, InList, IsNotNull, IsNull, Predicate as Pb, Range,
@@ -28,14 +28,26 @@ pub enum SimplifiedPredicate {
     Nothing,
 }
 
+/// Returns a type that has every cell of the column. Servers take any DATE and DECIMAL that fits its bytes, so that
+/// cells may be beyond the greatest or the least value of the type.
+fn type_of_cells(column: &ColumnSchema) -> DataType {
+    match (column.ty.kind(), column.ty.physical()) {
+        (ValueKind::Date | ValueKind::Decimal, PhysicalType::Int32) => DataType::Int32,
+        (ValueKind::Decimal, PhysicalType::Int64) => DataType::Int64,
+        (ValueKind::Decimal, PhysicalType::Int128) => DataType::Int128,
+        _ => column.ty,
+    }
+}
+
 /// Builds the predicate that compares `column` with `cell`. Lower bounds are inclusive, upper bounds exclusive.
 pub fn compare(column: &ColumnSchema, comparison: Comparison, cell: Vec<u8>) -> SimplifiedPredicate {
     let of = |kind| SimplifiedPredicate::Predicate(Predicate::new(column.id, kind));
     let range = |lower, upper| of(PredicateKind::Range { lower, upper });
-    let next = |mut cell: Vec<u8>| increment_cell(column.ty, column.attributes, &mut cell).then_some(cell);
+    let ty = type_of_cells(column);
+    let next = |mut cell: Vec<u8>| increment_cell(ty, column.attributes, &mut cell).then_some(cell);
     let is_least = || {
         let value = engine::schema::key::cell_to_i128(column.ty.physical(), &cell);
-        match integer_range(column.ty, column.attributes) {
+        match integer_range(ty, column.attributes) {
             Some((least, _)) => value == Some(least),
             None => cell.is_empty(),
         }
@@ -89,7 +101,7 @@ pub fn to_pb(predicate: &Predicate, schema: &Schema) -> Option<ColumnPredicatePb
 #[cfg(test)]
 mod tests {
     use super::*;
-    use engine::schema::DataType;
+    use engine::schema::key::{DATE_MAX, DATE_MIN};
     use prost::Message;
 
     fn hex(column: ColumnSchema, comparison: Comparison, cell: &[u8]) -> String {
@@ -124,5 +136,26 @@ mod tests {
         assert_eq!(hex(text, Greater, b"ab"), "0a017312050a03616200");
         let float = ColumnSchema::new(1, "f", DataType::Float);
         assert_eq!(hex(float, Greater, &1.5f32.to_le_bytes()), "0a016612060a040100c03f");
+    }
+
+    #[test]
+    fn comparisons_with_the_last_date_or_decimal_tell_greater_cells_from_others() {
+        use Comparison::*;
+        let date = ColumnSchema::new(1, "d", DataType::Date);
+        let mut decimal = ColumnSchema::new(2, "n", DataType::Decimal32);
+        decimal.attributes.precision = 2;
+        let cell = |number: i32| number.to_le_bytes().to_vec();
+        let kind = |of: &ColumnSchema, comparison, number| match compare(of, comparison, cell(number)) {
+            SimplifiedPredicate::Predicate(predicate) => predicate.kind,
+            SimplifiedPredicate::Nothing => panic!("a cell of {} may be there", of.name),
+        };
+        let from = |number| PredicateKind::Range { lower: Some(cell(number)), upper: None };
+        let below = |number| PredicateKind::Range { lower: None, upper: Some(cell(number)) };
+        for (column, least, most) in [(&date, DATE_MIN, DATE_MAX), (&decimal, -99, 99)] {
+            assert_eq!(kind(column, LessEqual, most), below(most + 1));
+            assert_eq!(kind(column, Greater, most), from(most + 1));
+            assert_eq!(kind(column, Less, least), below(least));
+            assert_eq!(kind(column, GreaterEqual, least), from(least));
+        }
     }
 }
