@@ -184,6 +184,46 @@ pub enum AlterStep {
     DropRange(PartitionRange),
 }
 
+/// A table that the masters have created, and whose tablets may not be running yet.
+#[derive(Clone)]
+#[must_use = "wait until it is running, or drop it from the cluster"]
+pub struct StartingTable {
+    client: Client,
+    name: String,
+    /// The id if the master told it: another client may drop the table meanwhile, and create one of its name.
+    table: TableIdentifierPb,
+    deadline: Instant,
+}
+
+impl StartingTable {
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns the id; `None` if the master did not tell it.
+    pub fn id(&self) -> Option<String> {
+        self.table.table_id.as_ref().map(|id| String::from_utf8_lossy(id).into_owned())
+    }
+
+    /// Waits until all tablets are running, up to the deadline of the creation. Dropping the future changes nothing in
+    /// the cluster.
+    pub async fn wait(&self) -> Result<Table> {
+        let mut backoff = Backoff::new(self.deadline);
+        loop {
+            let request = IsCreateTableDoneRequestPb { table: self.table.clone() };
+            let masters = &self.client.shared.masters;
+            let done: IsCreateTableDoneResponsePb =
+                masters.call("IsCreateTableDone", &request, self.deadline, &[]).await?;
+            if done.done() {
+                return self.client.open(self.table.clone()).await;
+            }
+            let what = format!("creating table {}", self.name);
+            let waiting = Error::not_ready("some tablets are not running yet");
+            backoff.failed(self.client.env(), &what, waiting).await?;
+        }
+    }
+}
+
 fn by_table_name(name: &str) -> TableIdentifierPb {
     TableIdentifierPb { table_id: None, table_name: Some(name.to_string()) }
 }
@@ -193,26 +233,20 @@ fn by_table_id(id: Bytes) -> TableIdentifierPb {
 }
 
 impl Client {
-    /// Creates a table and waits until all its tablets are running.
+    /// Creates a table and waits until all its tablets are running. After an error there may be a table.
     pub async fn create_table(&self, create: &CreateTable) -> Result<Table> {
+        self.start_table(create).await?.wait().await
+    }
+
+    /// Creates a table, and does not wait for its tablets.
+    pub async fn start_table(&self, create: &CreateTable) -> Result<StartingTable> {
         let deadline = self.deadline();
         let request = create.to_pb();
         let masters = &self.shared.masters;
         let created: CreateTableResponsePb =
             masters.call("CreateTable", &request, deadline, &create.features()).await?;
-        // By its id: another client may drop the table meanwhile, and create one of its name.
         let table = created.table_id.map_or_else(|| by_table_name(&create.name), by_table_id);
-        let mut backoff = Backoff::new(deadline);
-        loop {
-            let request = IsCreateTableDoneRequestPb { table: table.clone() };
-            let done: IsCreateTableDoneResponsePb =
-                masters.call("IsCreateTableDone", &request, deadline, &[]).await?;
-            if done.done() {
-                return self.open(table).await;
-            }
-            let waiting = Error::not_ready("some tablets are not running yet");
-            backoff.failed(self.env(), &format!("creating table {}", create.name), waiting).await?;
-        }
+        Ok(StartingTable { client: self.clone(), name: create.name.clone(), table, deadline })
     }
 
     /// Opens a table by name. Fails with `NotFound` if it does not exist. Rows of ranges that other clients have added

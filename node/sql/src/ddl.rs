@@ -8,7 +8,7 @@ use datafusion::logical_expr::sqlparser::ast::{
 use engine::schema::partition::{HashDimension, PartitionSchema};
 use engine::schema::{ColumnSchema, Schema};
 use nyala_client::cell_text::parse_cell;
-use nyala_client::tables::AlterStep;
+use nyala_client::tables::{AlterStep, StartingTable};
 use nyala_client::{Client, ErrorKind, Table, definitions};
 
 use super::error::{SqlError, SqlResult};
@@ -16,22 +16,40 @@ use super::guard::used_clause;
 use super::partition::{PartitionBy, RangeChange, constant, normal, range_columns, table_name};
 use super::script::{Clauses, ColumnAttribute};
 
-/// Creates the table of a statement. `query` is the schema of the rows of CREATE TABLE AS.
-/// Returns `None` if the table exists and the statement says IF NOT EXISTS.
+/// Creates the table of a statement, unless it exists and the statement says IF NOT EXISTS. Waits until it is running.
 pub(crate) async fn create_table(
     client: &Client,
     statement: &CreateTable,
     clauses: &Clauses,
+) -> SqlResult<()> {
+    if let Some(starting) = start_table(client, statement, clauses, None).await? {
+        wait_until_running(&starting).await?;
+    }
+    Ok(())
+}
+
+/// Creates the table of a statement, and does not wait for its tablets. `query` is the schema of the rows of CREATE
+/// TABLE AS. Returns `None` if the table exists and the statement says IF NOT EXISTS.
+pub(crate) async fn start_table(
+    client: &Client,
+    statement: &CreateTable,
+    clauses: &Clauses,
     query: Option<&ArrowSchema>,
-) -> SqlResult<Option<Table>> {
+) -> SqlResult<Option<StartingTable>> {
     let name = table_name(&statement.name)?;
     if statement.if_not_exists && exists(client, &name).await? {
         return Ok(None);
     }
     let in_table = |error: SqlError| error.context(format_args!("table {name}"));
     let request = request(&name, statement, clauses, query).map_err(in_table)?;
-    let created = client.create_table(&request).await;
-    created.map(Some).map_err(|error| in_table(error.into()))
+    let started = client.start_table(&request).await;
+    started.map(Some).map_err(|error| in_table(error.into()))
+}
+
+/// Waits until the tablets of a new table are running.
+pub(crate) async fn wait_until_running(starting: &StartingTable) -> SqlResult<Table> {
+    let waited = starting.wait().await;
+    waited.map_err(|error| SqlError::from(error).context(format_args!("table {}", starting.name())))
 }
 
 /// Returns true if the table exists.

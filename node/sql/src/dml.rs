@@ -308,10 +308,8 @@ fn assigned(batch: &RecordBatch, table: &Table, names: &[String]) -> SqlResult<R
     let mut arrays = Vec::with_capacity(names.len());
     for (array, name) in batch.columns().iter().zip(names) {
         let column = definitions::find(table.schema(), name, table.name())?;
-        let assigned = assigned_column(array, column).map_err(|reason| {
-            let place = format!("table {}, column {name:?}", table.name());
-            SqlError::with_state(state::BAD_VALUE, format!("{place}: {reason}"))
-        })?;
+        let place = |error: SqlError| error.context(format_args!("table {}, column {name:?}", table.name()));
+        let assigned = assigned_column(array, column).map_err(place)?;
         fields.push(Field::new(name, assigned.data_type().clone(), true));
         arrays.push(assigned);
     }
@@ -319,21 +317,43 @@ fn assigned(batch: &RecordBatch, table: &Table, names: &[String]) -> SqlResult<R
 }
 
 /// Casts an array to the type of a column. The error is the reason alone.
-fn assigned_column(array: &ArrayRef, column: &ColumnSchema) -> Result<ArrayRef, String> {
-    let wanted = arrow_type(column);
-    let options = CastOptions { safe: false, ..CastOptions::default() };
-    let assigned = float_literals::nearest(array, &wanted);
-    let assigned = assigned.unwrap_or_else(|| cast_with_options(array, &wanted, &options));
-    let assigned = assigned.map_err(|error| error.to_string())?;
+fn assigned_column(array: &ArrayRef, column: &ColumnSchema) -> SqlResult<ArrayRef> {
+    let assigned = cast_strictly(array, &arrow_type(column));
+    let assigned = assigned.map_err(|error| cast_error(array, column, error))?;
     if let Some(value) = first_infinite(array, &assigned) {
-        return Err(format!("{value} is out of range for {}", column.type_name()));
+        return Err(out_of_range(&value, column));
     }
-    match first_fraction(array, &assigned).map_err(|error| error.to_string())? {
+    match first_fraction(array, &assigned)? {
         Some(value) => {
-            Err(format!("{value} does not fit {}; ROUND or CAST it in the query", column.type_name()))
+            let what = format!("{value} does not fit {}; ROUND or CAST it in the query", column.type_name());
+            Err(SqlError::with_state(state::BAD_VALUE, what))
         }
         None => Ok(assigned),
     }
+}
+
+/// Casts an array. A value that the type cannot hold is an error, not NULL.
+fn cast_strictly(array: &ArrayRef, wanted: &ArrowType) -> Result<ArrayRef, ArrowError> {
+    let options = CastOptions { safe: false, ..CastOptions::default() };
+    let nearest = float_literals::nearest(array, wanted);
+    nearest.unwrap_or_else(|| cast_with_options(array, wanted, &options))
+}
+
+/// Returns the error of an array that is not cast to the type of a column. A number is named as it is in the query.
+fn cast_error(array: &ArrayRef, column: &ColumnSchema, error: ArrowError) -> SqlError {
+    let wanted = arrow_type(column);
+    let are_numbers = array.data_type().is_numeric() && wanted.is_numeric();
+    if !are_numbers || wanted.is_floating() {
+        return error.into();
+    }
+    let fails = |row: &usize| cast_strictly(&array.slice(*row, 1), &wanted).is_err();
+    let value = (0..array.len()).find(fails).and_then(|row| array_value_to_string(array, row).ok());
+    value.map_or_else(|| error.into(), |value| out_of_range(&value, column))
+}
+
+fn out_of_range(value: &str, column: &ColumnSchema) -> SqlError {
+    let what = format!("{value} is out of range for {}", column.type_name());
+    SqlError::with_state(state::OUT_OF_RANGE, what)
 }
 
 /// Returns the first number with a fraction, as text, if integers are assigned. Arrow's cast cuts the fraction off.
@@ -408,7 +428,8 @@ mod tests {
     /// Returns what a column gets for an array.
     fn cells(array: impl Array + 'static, ty: DataType) -> Result<String, String> {
         let array: ArrayRef = Arc::new(array);
-        let assigned = assigned_column(&array, &ColumnSchema::new(0, "c", ty).nullable())?;
+        let assigned = assigned_column(&array, &ColumnSchema::new(0, "c", ty).nullable());
+        let assigned = assigned.map_err(|error| format!("{}: {error}", error.sql_state()))?;
         let cell = |row| array_value_to_string(&assigned, row).expect("a printable type");
         Ok((0..assigned.len()).map(cell).collect::<Vec<_>>().join(" "))
     }
@@ -425,11 +446,19 @@ mod tests {
         assert_eq!(cells(Int64Array::from(vec![7]), DataType::Double), ok("7.0"));
 
         let refused = |cells: Result<String, String>| cells.expect_err("another number");
-        let fraction = |value| format!("{value} does not fit INT32; ROUND or CAST it in the query");
+        let fraction = |value| format!("22000: {value} does not fit INT32; ROUND or CAST it in the query");
         assert_eq!(refused(cells(Float64Array::from(vec![2.0, 2.5]), DataType::Int32)), fraction("2.5"));
         assert_eq!(refused(cells(decimals(vec![1200, 1275]), DataType::Int32)), fraction("12.75"));
         let large = Float64Array::from(vec![0.5, 1e300]);
-        assert_eq!(refused(cells(large, DataType::Float)), "1e300 is out of range for FLOAT");
+        assert_eq!(refused(cells(large, DataType::Float)), "22003: 1e300 is out of range for FLOAT");
+        let large = Int64Array::from(vec![Some(127), None, Some(300)]);
+        assert_eq!(refused(cells(large, DataType::Int8)), "22003: 300 is out of range for INT8");
+        let large = Int32Array::from(vec![-32_769]);
+        assert_eq!(refused(cells(large, DataType::Int16)), "22003: -32769 is out of range for INT16");
+        assert_eq!(
+            refused(cells(decimals(vec![1200, 12_800]), DataType::Int8)),
+            "22003: 128.00 is out of range for INT8"
+        );
     }
 
     #[tokio::test(start_paused = true)]

@@ -21,10 +21,13 @@ pub(crate) mod state {
     pub(crate) const TABLE_EXISTS: &str = "42P07";
     pub(crate) const KEY_EXISTS: &str = "23505";
     pub(crate) const BAD_VALUE: &str = "22000";
+    /// A number that its type cannot hold.
+    pub(crate) const OUT_OF_RANGE: &str = "22003";
     pub(crate) const BAD_FILE: &str = "22P04";
     pub(crate) const DIVISION_BY_ZERO: &str = "22012";
     pub(crate) const NOT_SUPPORTED: &str = "0A000";
     pub(crate) const TOO_COMPLEX: &str = "54001";
+    pub(crate) const TOO_LARGE: &str = "54000";
     pub(crate) const NO_MEMORY: &str = "53200";
     pub(crate) const OVERLOADED: &str = "53000";
     pub(crate) const TIMED_OUT: &str = "57014";
@@ -33,6 +36,15 @@ pub(crate) mod state {
     pub(crate) const CORRUPT: &str = "XX001";
     pub(crate) const INTERNAL: &str = "XX000";
 }
+
+/// Parts of the messages of Arrow's casts about a number that the other type cannot hold.
+const OUT_OF_RANGE_PARTS: [&str; 5] = [
+    "Can't cast value",
+    "Overflowing on",
+    "is out of range",
+    "is too large to store in a Decimal",
+    "is too small to store in a Decimal",
+];
 
 /// Failure of a statement.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -120,8 +132,19 @@ fn arrow_state(error: &ArrowError) -> &'static str {
     match error {
         ArrowError::DivideByZero => state::DIVISION_BY_ZERO,
         ArrowError::NotYetImplemented(_) => state::NOT_SUPPORTED,
+        ArrowError::ArithmeticOverflow(_) => state::OUT_OF_RANGE,
+        ArrowError::CastError(message) | ArrowError::InvalidArgumentError(message)
+            if is_out_of_range(message) =>
+        {
+            state::OUT_OF_RANGE
+        }
         _ => state::BAD_VALUE,
     }
+}
+
+/// Returns true for a message of a cast whose type cannot hold a number.
+fn is_out_of_range(message: &str) -> bool {
+    OUT_OF_RANGE_PARTS.iter().any(|part| message.contains(part))
 }
 
 impl From<ParserError> for SqlError {
@@ -195,4 +218,45 @@ pub(crate) fn row_state(kind: Option<ErrorKind>) -> &'static str {
 /// Converts an error of the client and names the table.
 pub(crate) fn external(table: &str, error: impl Into<SqlError>) -> DataFusionError {
     DataFusionError::External(Box::new(error.into().context(format_args!("table {table}"))))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use datafusion::arrow::array::{ArrayRef, Decimal128Array, Float64Array, Int64Array, StringArray};
+    use datafusion::arrow::compute::{CastOptions, cast_with_options};
+    use datafusion::arrow::datatypes::DataType as ArrowType;
+
+    use super::*;
+
+    /// Returns the state of the failure to cast an array.
+    fn cast_state(array: &ArrayRef, ty: &ArrowType) -> &'static str {
+        let options = CastOptions { safe: false, ..CastOptions::default() };
+        let error = cast_with_options(array, ty, &options).expect_err("it does not fit");
+        SqlError::from(DataFusionError::from(error)).sql_state()
+    }
+
+    #[test]
+    fn a_number_that_a_type_cannot_hold_is_out_of_range() {
+        let integer = |value: i64| -> ArrayRef { Arc::new(Int64Array::from(vec![value])) };
+        let double = |value: f64| -> ArrayRef { Arc::new(Float64Array::from(vec![value])) };
+        let decimal = Decimal128Array::from(vec![12_345]).with_precision_and_scale(5, 1).expect("a type");
+        let decimal: ArrayRef = Arc::new(decimal);
+        let narrow = ArrowType::Decimal128(3, 1);
+        let cases = [
+            (integer(300), ArrowType::Int8),
+            (integer(1000), narrow.clone()),
+            (integer(-1000), narrow.clone()),
+            (double(1e10), ArrowType::Int32),
+            (double(1e10), narrow.clone()),
+            (decimal.clone(), ArrowType::Int8),
+            (decimal, narrow),
+        ];
+        for (array, ty) in cases {
+            assert_eq!(cast_state(&array, &ty), state::OUT_OF_RANGE, "{array:?} as {ty}");
+        }
+        let text: ArrayRef = Arc::new(StringArray::from(vec!["x"]));
+        assert_eq!(cast_state(&text, &ArrowType::Int32), state::BAD_VALUE);
+    }
 }

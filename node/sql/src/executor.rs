@@ -266,7 +266,7 @@ impl Executor {
     async fn create(&self, create: CreateTable, clauses: &Clauses) -> SqlResult<Answer> {
         let Some(query) = &create.query else {
             refuse_as_of("CREATE TABLE", clauses)?;
-            ddl::create_table(&self.client, &create, clauses, None).await?;
+            ddl::create_table(&self.client, &create, clauses).await?;
             return Ok(Answer::Done(Command::CreateTable));
         };
         if !create.columns.is_empty() || !clauses.attributes.is_empty() {

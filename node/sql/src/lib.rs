@@ -37,6 +37,7 @@ mod filter_barrier;
 mod float_literals;
 mod guard;
 pub mod interactive;
+mod large_values;
 mod late;
 mod output;
 mod partition;

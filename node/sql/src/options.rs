@@ -87,8 +87,10 @@ impl Document {
             }
             Document::Completions { shell } => {
                 let name = program.get_name().to_string();
-                clap_complete::generate(*shell, &mut program, name, &mut std::io::stdout().lock());
-                Ok(())
+                // To memory first: a failed write would be a panic.
+                let mut script = Vec::new();
+                clap_complete::generate(*shell, &mut program, name, &mut script);
+                nyala_sql::to_stdout(&script).map_err(|error| format!("write standard output: {error}"))
             }
         }
     }

@@ -18,6 +18,7 @@ use super::catalog::{CATALOG, ClusterCatalog, ClusterSchema, SCHEMA};
 use super::error::{SqlError, SqlResult};
 use super::filter_barrier;
 use super::float_literals;
+use super::large_values;
 use super::pg_catalog::PgCatalog;
 use super::script::AsOf;
 use super::snapshot::{PlanOptions, ReadOptions};
@@ -54,6 +55,7 @@ impl Session {
             .with_physical_optimizer_rules(rules)
             .build();
         let context = SessionContext::new_with_state(state);
+        large_values::limit(&context);
         let schema = Arc::new(ClusterSchema::new(client, read, table_names));
         context.register_catalog(
             CATALOG,

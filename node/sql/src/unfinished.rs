@@ -3,6 +3,7 @@
 use datafusion::arrow::datatypes::Schema as ArrowSchema;
 use datafusion::logical_expr::sqlparser::ast::CreateTable;
 use nyala_client::scan_close::CLOSE_TASK;
+use nyala_client::tables::StartingTable;
 use nyala_client::{Client, ErrorKind, Table};
 use tokio::sync::oneshot;
 
@@ -10,18 +11,20 @@ use super::ddl;
 use super::error::{SqlError, SqlResult, state};
 use super::script::Clauses;
 
-/// Guard of a table that gets its rows. The table is dropped unless it is kept: after an error, and when the statement
-/// is cancelled, because IF NOT EXISTS would take a table with some of the rows for the whole.
+/// Guard of a table that starts, and then gets its rows. The table is dropped unless it is kept: after an error, and
+/// when the statement is cancelled, because IF NOT EXISTS would take a table with some of the rows for the whole.
 ///
 /// Invariant: only the table that was created is dropped. Another one may have its name by then.
 pub(crate) struct UnfinishedTable {
-    /// `None` once the table is kept or dropped.
-    table: Option<Table>,
+    client: Client,
+    name: String,
+    /// `None` once the table is kept or dropped, and before the master has told it.
+    id: Option<String>,
 }
 
 /// Creates a table for the rows of a query. Returns `None` if it exists and the statement says IF NOT EXISTS.
 ///
-/// A task of its own waits until the table is there, also when the statement is cancelled: before that it is unknown
+/// A task of its own waits for the master's reply, also when the statement is cancelled: before that it is unknown
 /// whether there is a table to drop.
 pub(crate) async fn create(
     client: &Client,
@@ -29,56 +32,75 @@ pub(crate) async fn create(
     clauses: Clauses,
     query: ArrowSchema,
 ) -> SqlResult<Option<(Table, UnfinishedTable)>> {
-    let (sender, receiver) = oneshot::channel();
+    let (mut sender, receiver) = oneshot::channel();
     let creator = client.clone();
     client.env().spawn(CLOSE_TASK, async move {
-        let created = ddl::create_table(&creator, &statement, &clauses, Some(&query)).await;
-        let guarded = created.map(|table| {
-            table.map(|table| {
-                let unfinished = UnfinishedTable { table: Some(table.clone()) };
-                (table, unfinished)
-            })
-        });
+        let created = match ddl::start_table(&creator, &statement, &clauses, Some(&query)).await {
+            Ok(Some(starting)) => run_or_drop(&creator, &starting, sender.closed()).await.map(Some),
+            Ok(None) => Ok(None),
+            Err(error) => Err(error),
+        };
         // A cancelled statement does not receive it; the guard is dropped then.
-        drop(sender.send(guarded));
+        drop(sender.send(created));
     });
     let lost = |_| SqlError::with_state(state::INTERNAL, "the task that creates the table has ended");
     receiver.await.map_err(lost)?
 }
 
+/// Waits until a new table is running, or drops it: after an error, and when the statement is cancelled.
+async fn run_or_drop(
+    client: &Client,
+    starting: &StartingTable,
+    cancelled: impl Future<Output = ()>,
+) -> SqlResult<(Table, UnfinishedTable)> {
+    let name = starting.name().to_string();
+    let mut unfinished = UnfinishedTable { client: client.clone(), name, id: starting.id() };
+    let waited = tokio::select! {
+        waited = ddl::wait_until_running(starting) => waited,
+        () = cancelled => Err(SqlError::with_state(state::INTERNAL, "the statement is cancelled")),
+    };
+    match waited {
+        Ok(table) => {
+            unfinished.id = Some(table.id().to_string());
+            Ok((table, unfinished))
+        }
+        Err(error) => Err(error.and(unfinished.remove().await)),
+    }
+}
+
 impl UnfinishedTable {
     /// Keeps the table, which is finished.
     pub(crate) fn keep(mut self) {
-        self.table = None;
+        self.id = None;
     }
 
     /// Drops the table. Returns the outcome, for the error.
     pub(crate) async fn remove(mut self) -> String {
-        let Some(table) = self.table.clone() else { return String::new() };
-        let dropped = drop_table(&table).await;
-        self.table = None;
+        let Some(id) = self.id.clone() else { return format!("table {} may exist now", self.name) };
+        let dropped = drop_table(&self.client, &id).await;
+        self.id = None;
         match dropped {
-            Ok(()) => format!("table {} is not created", table.name()),
-            Err(_) => format!("table {} exists now and has some of the rows", table.name()),
+            Ok(()) => format!("table {} is not created", self.name),
+            Err(_) => format!("table {} exists now and may have some of the rows", self.name),
         }
     }
 }
 
 impl Drop for UnfinishedTable {
     fn drop(&mut self) {
-        let Some(table) = self.table.take() else { return };
-        let env = table.client().env().clone();
+        let Some(id) = self.id.take() else { return };
+        let client = self.client.clone();
         // The program waits for tasks of this name at its end.
-        env.spawn(CLOSE_TASK, async move {
+        self.client.env().spawn(CLOSE_TASK, async move {
             // A failure is not reported: the statement has ended.
-            let _ = drop_table(&table).await;
+            let _ = drop_table(&client, &id).await;
         });
     }
 }
 
 /// Drops a table by its id, unless it is gone.
-async fn drop_table(table: &Table) -> SqlResult<()> {
-    match table.client().delete_table_by_id(table.id()).await {
+async fn drop_table(client: &Client, id: &str) -> SqlResult<()> {
+    match client.delete_table_by_id(id).await {
         Err(error) if error.kind != ErrorKind::NotFound => Err(error.into()),
         _ => Ok(()),
     }
@@ -86,6 +108,8 @@ async fn drop_table(table: &Table) -> SqlResult<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use datafusion::arrow::datatypes::{DataType as ArrowType, Field};
     use datafusion::logical_expr::sqlparser::ast::Statement as SqlStatement;
     use datafusion::sql::parser::Statement;
@@ -93,9 +117,14 @@ mod tests {
     use node::server::flags::Flags;
     use nyala_client::{ClientConfig, closing};
     use nyala_common::env::os::{OsEnv, OsOptions};
+    use nyala_common::env::testing::{MemDisks, SteadyClock};
+    use nyala_common::env::{Env, mem_net};
 
     use super::super::script::{self, Body, Parsed};
     use super::*;
+
+    /// Looks at the cluster before a test gives up.
+    const LOOKS_MAX: usize = 20_000;
 
     const CREATE: &str = "CREATE TABLE t PRIMARY KEY (k) PARTITION BY HASH (k) PARTITIONS 2 AS SELECT 1 AS k";
 
@@ -110,16 +139,36 @@ mod tests {
         (Cluster::start(&env, &config).await.expect("free ports and a fresh directory"), dir)
     }
 
+    /// Starts a cluster in memory whose tablet server stops then: tables are created, and never run. Time advances only
+    /// while every task waits.
+    async fn start_without_tablets() -> (Client, Cluster) {
+        let env = mem_net::env();
+        let clock = Arc::new(SteadyClock(env.clock.clone()));
+        let env = Env { disks: Arc::new(MemDisks::default()), clock, ..env };
+        let flags = Flags::new();
+        for (name, value) in [("webserver_enabled", "false"), ("block_cache_capacity_mb", "16")] {
+            flags.set(name, value).expect(name);
+        }
+        let config = ClusterConfig::on_loopback("cluster", 1, flags);
+        let cluster = Cluster::start(&env, &config).await.expect("an empty directory");
+        cluster.tablet_servers()[0].shutdown().await;
+        let client = Client::connect(env, ClientConfig::new(cluster.master_addresses())).await;
+        (client.expect("a leader"), cluster)
+    }
+
     /// Creates the table `t`, as a statement does that has no rows yet.
     async fn unfinished(client: &Client) -> UnfinishedTable {
+        create_t(client).await.expect("a free name").expect("a new table").1
+    }
+
+    async fn create_t(client: &Client) -> SqlResult<Option<(Table, UnfinishedTable)>> {
         let parsed = script::parse(CREATE).expect("a statement").pop().expect("one statement");
         let Parsed { body: Body::Sql(Statement::Statement(statement)), clauses } = parsed else {
             panic!("a statement of SQL")
         };
         let SqlStatement::CreateTable(create) = *statement else { panic!("a new table") };
         let schema = ArrowSchema::new(vec![Field::new("k", ArrowType::Int64, false)]);
-        let created = super::create(client, create, clauses, schema).await.expect("a free name");
-        created.expect("a new table").1
+        super::create(client, create, clauses, schema).await
     }
 
     /// Replaces `t` by a table of another client. Returns its id.
@@ -154,5 +203,29 @@ mod tests {
         closes.wait(&env).await;
         assert_eq!(client.open_table("t").await.expect("the other table").id(), other);
         cluster.shutdown().await;
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_table_that_does_not_run_is_dropped() {
+        let (client, cluster) = start_without_tablets().await;
+        let is_there = || async { client.open_table("t").await.is_ok() };
+
+        let there = async { while !is_there().await {} };
+        tokio::select! {
+            created = create_t(&client) => panic!("without tablets: {:?}", created.err()),
+            () = there => {}
+        }
+        // The statement is cancelled.
+        let mut looks = 0;
+        while is_there().await {
+            looks += 1;
+            assert!(looks < LOOKS_MAX, "the table of the cancelled statement is still there");
+        }
+
+        let failed = create_t(&client).await.err().expect("without tablets").to_string();
+        assert!(failed.starts_with("table t: "), "{failed}");
+        assert!(failed.ends_with("; table t is not created"), "{failed}");
+        assert!(!is_there().await);
+        cluster.masters()[0].shutdown().await;
     }
 }

@@ -1,8 +1,9 @@
 //! Python values as cells of a column.
 //!
 //! Nothing is converted that could lose or change a value: an integer outside the column's range, an integer that a
-//! FLOAT or DOUBLE cannot hold exactly, a float for a DECIMAL, a `datetime` without a time zone and text for a number
-//! are errors. Only floats for a FLOAT are rounded, unless they would become infinite.
+//! FLOAT or DOUBLE cannot hold exactly, a float for a DECIMAL, a `datetime` without a time zone, a time with
+//! nanoseconds and text for a number are errors. Only floats for a FLOAT are rounded, unless they would become
+//! infinite.
 
 use engine::schema::{ColumnSchema, PhysicalType, ValueKind};
 use nyala_client::cell_text::parse_cell;
@@ -127,11 +128,23 @@ fn micros(value: &Bound<'_, PyAny>, column: &ColumnSchema) -> PyResult<i64> {
         let reason = "a datetime without a time zone; add one, for example tzinfo=datetime.timezone.utc";
         return Err(mismatch(&column.name, reason));
     }
+    if nanoseconds(value)? != 0 {
+        let reason = format!("{value} has nanoseconds and does not fit {}; round it", column.type_name());
+        return Err(mismatch(&column.name, reason));
+    }
     let utc = module.getattr("timezone")?.getattr("utc")?;
     let epoch = module.getattr("datetime")?.call1((1970, 1, 1, 0, 0, 0, 0, utc))?;
     let since = value.sub(epoch)?;
     let part = |name: &str| since.getattr(name)?.extract::<i64>();
     Ok((part("days")? * 86_400 + part("seconds")?) * 1_000_000 + part("microseconds")?)
+}
+
+/// Returns the nanoseconds below the microsecond of a `datetime`: only the subclass `pandas.Timestamp` has some.
+fn nanoseconds(value: &Bound<'_, PyAny>) -> PyResult<i64> {
+    match value.hasattr("nanosecond")? {
+        true => value.getattr("nanosecond")?.extract::<i64>(),
+        false => Ok(0),
+    }
 }
 
 /// Returns days since 1970 of a `date`; a `datetime` is none.

@@ -64,6 +64,11 @@ def test_rows_of_a_failed_call_are_not_written_over_later_ones(client, name):
         ("varchar(2)", "abc", "3 characters"),
         ("binary", "x", "str does not fit BINARY"),
         ("timestamp", datetime.datetime(2026, 1, 1), "without a time zone"),
+        (
+            "timestamp",
+            pandas.Timestamp("2026-01-01T00:00:00.000001001Z"),
+            r'column "v": 2026-01-01 00:00:00\.000001001\+00:00 has nanoseconds and does not fit UNIXTIME_MICROS',
+        ),
         ("date", datetime.datetime(2026, 1, 1, tzinfo=UTC), "datetime does not fit DATE"),
         ("decimal(3,1)", 0.1, "float does not fit DECIMAL"),
         ("decimal(3,1)", decimal.Decimal("0.01"), "is not a DECIMAL"),
@@ -117,6 +122,17 @@ def test_arrow_values_of_another_type_are_written_if_they_stay_equal(client, nam
     table.insert(pyarrow.table({"k": range(len(values)), "v": pyarrow.array(values)}))
     rows = sorted(table.scan(your_writes=True).rows(), key=lambda row: row["k"])
     assert [row["v"] for row in rows] == stored
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["2026-01-01T00:00:00.000001Z", "2026-01-01T05:30:00.000001+05:30", "2026-01-01T00:00:00.000001000Z"],
+)
+def test_timestamps_of_pandas_are_written_to_the_microsecond(client, name, text):
+    table = client.create_table(name, ["k int64", "at timestamp"])
+    table.insert({"k": 1, "at": pandas.Timestamp(text)})
+    at = datetime.datetime(2026, 1, 1, microsecond=1, tzinfo=UTC)
+    assert list(table.scan(your_writes=True)) == [{"k": 1, "at": at}]
 
 
 def test_rows_are_inserted_updated_and_deleted(table):

@@ -84,8 +84,8 @@ impl VisitorMut for Found {
     }
 }
 
-/// Visitor that replaces parameters. As offsets of window frames the planner takes no casts: there an integer is a bare
-/// number.
+/// Visitor that replaces parameters. In window frames the planner takes no casts, and in LIMIT and OFFSET no DECIMAL:
+/// there an integer is a bare number.
 struct Substitution<'a>(&'a BTreeMap<usize, Expr>);
 
 impl Substitution<'_> {
@@ -100,7 +100,15 @@ impl Substitution<'_> {
                 bound
                 && let Some(value) = self.value(offset)
             {
-                **offset = without_cast(value);
+                **offset = without_type(value);
+            }
+        }
+    }
+
+    fn put_limits(&self, query: &mut Query) {
+        for limit in limits(query).into_iter().flatten() {
+            if let Some(value) = self.value(limit) {
+                *limit = without_type(value);
             }
         }
     }
@@ -108,6 +116,11 @@ impl Substitution<'_> {
 
 impl VisitorMut for Substitution<'_> {
     type Break = ();
+
+    fn pre_visit_query(&mut self, query: &mut Query) -> ControlFlow<()> {
+        self.put_limits(query);
+        ControlFlow::Continue(())
+    }
 
     fn pre_visit_select(&mut self, select: &mut Select) -> ControlFlow<()> {
         for named in &mut select.named_window {
@@ -135,14 +148,28 @@ impl VisitorMut for Substitution<'_> {
     }
 }
 
-/// Returns the number in a cast, or another constant as it is.
-fn without_cast(constant: &Expr) -> Expr {
-    match constant {
-        Expr::Cast { expr, .. } => match &**expr {
-            Expr::Value(value) if matches!(value.value, Value::Number(..)) => (**expr).clone(),
-            _ => constant.clone(),
-        },
+/// Returns a number or NULL without its cast, and without a point at its end; another constant as it is.
+fn without_type(constant: &Expr) -> Expr {
+    let inner = match constant {
+        Expr::Cast { expr, .. } => &**expr,
+        other => other,
+    };
+    let Expr::Value(value) = inner else { return constant.clone() };
+    match &value.value {
+        Value::Number(digits, _) => number(digits.trim_end_matches('.')),
+        Value::Null => null(),
         _ => constant.clone(),
+    }
+}
+
+/// Returns the expressions of LIMIT and OFFSET, in this order.
+fn limits(query: &mut Query) -> [Option<&mut Expr>; 2] {
+    match &mut query.limit_clause {
+        Some(LimitClause::LimitOffset { limit, offset, .. }) => {
+            [limit.as_mut(), offset.as_mut().map(|offset| &mut offset.value)]
+        }
+        Some(LimitClause::OffsetCommaLimit { offset, limit }) => [Some(limit), Some(offset)],
+        None => [None, None],
     }
 }
 
@@ -224,6 +251,8 @@ fn typed_null(ty: &Type) -> Option<Expr> {
         Type::INT8 => "BIGINT",
         Type::FLOAT4 => "REAL",
         Type::FLOAT8 => "DOUBLE",
+        // A value has its own digits; the fewest leave those of the other operands as they are.
+        Type::NUMERIC => "DECIMAL(1, 0)",
         _ => return None,
     };
     cast(ty, null())
@@ -269,14 +298,7 @@ impl VisitorMut for Limits<'_> {
     type Break = ();
 
     fn pre_visit_query(&mut self, query: &mut Query) -> ControlFlow<()> {
-        let found = match &query.limit_clause {
-            Some(LimitClause::LimitOffset { limit, offset, .. }) => {
-                [limit.as_ref(), offset.as_ref().map(|offset| &offset.value)]
-            }
-            Some(LimitClause::OffsetCommaLimit { offset, limit }) => [Some(limit), Some(offset)],
-            None => [None, None],
-        };
-        for number in found.into_iter().flatten().filter_map(parameter) {
+        for number in limits(query).into_iter().flatten().filter_map(|limit| parameter(limit)) {
             self.0.insert(number, ArrowType::Int64);
         }
         ControlFlow::Continue(())
@@ -329,7 +351,7 @@ pub(super) fn text_constant(ty: &Type, text: &str) -> Option<Expr> {
             let is_number = digits.starts_with(|first: char| first.is_ascii_digit() || first == '.')
                 && digits.chars().all(|letter| letter.is_ascii_digit() || letter == '.')
                 && digits.parse::<f64>().is_ok();
-            is_number.then(|| number(trimmed))
+            is_number.then(|| decimal(trimmed))
         }
         Type::FLOAT4 | Type::FLOAT8 => {
             trimmed.parse::<f64>().ok()?;
@@ -358,6 +380,15 @@ fn number(text: &str) -> Expr {
     match text.starts_with('-') {
         true => Expr::UnaryOp { op: UnaryOperator::Minus, expr: Box::new(number) },
         false => number,
+    }
+}
+
+/// Returns a number with a point, which the planner reads as a DECIMAL with all its digits. It would read a BIGINT
+/// otherwise.
+fn decimal(text: &str) -> Expr {
+    match text.contains('.') {
+        true => number(text),
+        false => number(&format!("{text}.")),
     }
 }
 
@@ -444,6 +475,8 @@ mod tests {
         assert_eq!(text(Type::INT8, "-9223372036854775808"), "-9223372036854775808");
         assert_eq!(text(Type::TEXT, "it's"), "'it''s'");
         assert_eq!(text(Type::NUMERIC, "1.50"), "1.50");
+        assert_eq!(text(Type::NUMERIC, " +7"), "7.");
+        assert_eq!(text(Type::NUMERIC, "-9223372036854775809"), "-9223372036854775809.");
         assert_eq!(text(Type::FLOAT8, "NaN"), "CAST('NaN' AS DOUBLE)");
         assert_eq!(text(Type::BYTEA, "\\x00ff"), "X'00ff'");
         assert_eq!(text(Type::INT4, "1 OR 1"), "parameter $1: \"1 OR 1\" is not a int4");
@@ -476,14 +509,15 @@ mod tests {
     }
 
     #[test]
-    fn integers_are_bare_numbers_in_window_frames() {
-        let replaced = |sql: &str, value: Option<&[u8]>| {
+    fn integers_are_bare_numbers_in_limits_and_window_frames() {
+        let typed = |ty: Type, sql: &str, value: Option<&[u8]>| {
             let mut parsed = parse(sql).expect("good SQL").remove(0);
-            let constant = constant(1, &Type::INT4, FieldFormat::Text, value).expect("a value");
+            let constant = constant(1, &ty, FieldFormat::Text, value).expect("a value");
             substitute(&mut parsed, &BTreeMap::from([(1, constant)]));
             let Body::Sql(statement) = parsed.body else { panic!("a query") };
             statement.to_string()
         };
+        let replaced = |sql: &str, value: Option<&[u8]>| typed(Type::INT4, sql, value);
         let sql = "SELECT sum(a) OVER (ORDER BY b ROWS BETWEEN $1 PRECEDING AND CURRENT ROW) + $1 FROM t";
         assert_eq!(
             replaced(sql, Some(b"2")),
@@ -492,5 +526,15 @@ mod tests {
         let sql = "SELECT sum(a) OVER w FROM t WINDOW w AS (ORDER BY b ROWS $1 PRECEDING)";
         assert_eq!(replaced(sql, Some(b"2")), sql.replace("$1", "2"));
         assert_eq!(replaced("SELECT $1 + a FROM t", None), "SELECT CAST(NULL AS INT) + a FROM t");
+        let sql = "SELECT sum(a) OVER (ORDER BY b ROWS $1 PRECEDING) FROM t WHERE a > $1 LIMIT $1 OFFSET $1";
+        assert_eq!(
+            typed(Type::NUMERIC, sql, Some(b"2")),
+            "SELECT sum(a) OVER (ORDER BY b ROWS 2 PRECEDING) FROM t WHERE a > 2. LIMIT 2 OFFSET 2"
+        );
+        assert_eq!(
+            typed(Type::NUMERIC, "SELECT a FROM t LIMIT $1", None),
+            "SELECT a FROM t LIMIT NULL",
+            "the planner takes no NULL of a DECIMAL"
+        );
     }
 }

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use bytes::BytesMut;
 use futures_util::{StreamExt, pin_mut};
 use nyala_sql::serve::{ClusterAccess, Passwords, ServeConfig, SqlServer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-use tokio_postgres::types::Type;
+use tokio_postgres::types::{IsNull, ToSql, Type, to_sql_checked};
 use tokio_postgres::{Config, NoTls, SimpleQueryMessage};
 
 use super::bed::{Bed, CREATE_HALF, LOOKS_MAX, block_on, flood, open_scanners, until};
@@ -52,6 +53,7 @@ fn clients_of_the_postgres_protocol_are_served() {
         simple_queries_hold_several_statements(&client).await;
         parameters_have_the_types_of_their_columns(&client).await;
         results_have_the_types_that_were_described(&client).await;
+        a_number_without_a_point_stays_a_decimal(&client).await;
         errors_have_states(&client).await;
         transactions_are_no_more_than_they_say(&client).await;
         a_portal_runs_its_statement_once(&server, &client).await;
@@ -219,6 +221,46 @@ async fn results_have_the_types_that_were_described(client: &tokio_postgres::Cli
     assert!(lines.join("\n").contains("columns=[k], filters=[k = Int32(1)]"), "{lines:?}");
 }
 
+/// A NUMERIC in the binary form of the protocol.
+#[derive(Debug)]
+struct BinaryNumeric([u8; 10]);
+
+impl ToSql for BinaryNumeric {
+    fn to_sql(
+        &self,
+        _: &Type,
+        out: &mut BytesMut,
+    ) -> Result<IsNull, Box<dyn std::error::Error + Sync + Send>> {
+        out.extend_from_slice(&self.0);
+        Ok(IsNull::No)
+    }
+
+    fn accepts(ty: &Type) -> bool {
+        *ty == Type::NUMERIC
+    }
+
+    to_sql_checked!();
+}
+
+async fn a_number_without_a_point_stays_a_decimal(client: &tokio_postgres::Client) {
+    // One group of four digits, without digits after the point.
+    let one = BinaryNumeric([0, 1, 0, 0, 0, 0, 0, 0, 0, 1]);
+    let statement = client.prepare_typed("SELECT $1 AS n", &[Type::NUMERIC]).await.expect("a query");
+    assert_eq!(*statement.columns()[0].type_(), Type::NUMERIC);
+    let sum = "SELECT CAST($1 + 9223372036854775807 AS VARCHAR) AS text";
+    let statement = client.prepare_typed(sum, &[Type::NUMERIC]).await.expect("a query");
+    let row = client.query_one(&statement, &[&one]).await.expect("a sum beyond BIGINT");
+    assert_eq!(row.get::<_, &str>(0), "9223372036854775808");
+    let row = client.query_one(&statement, &[&None::<BinaryNumeric>]).await.expect("a row");
+    assert_eq!(row.get::<_, Option<&str>>(0), None);
+    let compared = client.prepare("SELECT k FROM types WHERE n > $1").await.expect("a query");
+    assert_eq!(compared.params(), [Type::NUMERIC]);
+    assert_eq!(client.query_one(&compared, &[&one]).await.expect("a row").get::<_, i64>(0), 1);
+    let limited = client.prepare_typed("SELECT k FROM types LIMIT $1", &[Type::NUMERIC]).await;
+    let rows = client.query(&limited.expect("a query"), &[&one]).await.expect("a row");
+    assert_eq!(rows.len(), 1);
+}
+
 async fn errors_have_states(client: &tokio_postgres::Client) {
     let cases = [
         ("SELEC 1", "42601"),
@@ -227,6 +269,9 @@ async fn errors_have_states(client: &tokio_postgres::Client) {
         ("INSERT INTO types (k) VALUES (1)", "23505"),
         ("CREATE TABLE types (k INT PRIMARY KEY)", "42P07"),
         ("SELECT 1 / 0", "22012"),
+        ("INSERT INTO types (k, i8) VALUES (60, 300)", "22003"),
+        ("UPDATE types SET i32 = i32 - 1 WHERE k = 1", "22003"),
+        ("SELECT CAST(i32 AS TINYINT) FROM types WHERE k = 1", "22003"),
         ("VACUUM types", "0A000"),
         ("COPY types TO '/tmp/never.csv'", "42501"),
         ("SET statement_timeout = 5", "0A000"),
