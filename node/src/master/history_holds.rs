@@ -25,6 +25,13 @@ use nyala_proto::kudu::master::{NyalaHistoryHoldPb, NyalaHistoryHoldsPb};
 
 /// Number of holds above which more are refused.
 const HOLDS_MAX: usize = 100_000;
+/// Number of holds of one user on one table above which more are refused: a backup has one, however often it renews it.
+const HOLDS_OF_USER_MAX: usize = 100;
+
+/// Returns the user of a holder, whose name follows after a colon.
+fn user_of(holder: &str) -> &str {
+    holder.split_once(": ").map_or("", |(user, _)| user)
+}
 
 /// Limits of holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,6 +76,26 @@ impl HoldState {
     fn expire(&mut self, now: Instant) {
         self.holds.retain(|_, (_, expires)| now < *expires);
     }
+
+    /// Returns an error if there is no place for a hold. One that is there keeps its place.
+    fn check_place(&self, key: &(TableId, String)) -> Result<()> {
+        if self.holds.contains_key(key) {
+            return Ok(());
+        }
+        if self.holds.len() >= HOLDS_MAX {
+            return Err(Error::throttled(format!(
+                "too many holds on history ({HOLDS_MAX}); wait until one ends"
+            )));
+        }
+        let (table, user) = (key.0, user_of(&key.1));
+        let of_table = self.holds.keys().filter(|(held, _)| *held == table);
+        if of_table.filter(|(_, holder)| user_of(holder) == user).count() >= HOLDS_OF_USER_MAX {
+            return Err(Error::throttled(format!(
+                "too many holds of {user} on the history of table {table} ({HOLDS_OF_USER_MAX}); wait until one ends"
+            )));
+        }
+        Ok(())
+    }
 }
 
 impl HistoryHolds {
@@ -112,11 +139,7 @@ impl HistoryHolds {
         }
         state.expire(now.mono);
         let key = (table, holder.to_string());
-        if state.holds.len() >= HOLDS_MAX && !state.holds.contains_key(&key) {
-            return Err(Error::throttled(format!(
-                "too many holds on history ({HOLDS_MAX}); wait until one ends"
-            )));
-        }
+        state.check_place(&key)?;
         state.holds.insert(key, (timestamp, now.mono.after(self.limits.lease)));
         Ok(())
     }
@@ -211,6 +234,22 @@ mod tests {
         assert_eq!(shown(holds.list(at(6), true)), "not leading");
         holds.begin_leadership(at(7).mono);
         assert_eq!(shown(holds.list(at(7), true)), "partial: []");
+    }
+
+    #[test]
+    fn a_user_takes_no_places_of_others() {
+        let holds = HistoryHolds::new(LIMITS);
+        holds.begin_leadership(at(0).mono);
+        let (table, other) = (Uuid([1; 16]), Uuid([2; 16]));
+        let hold = |table, holder: &str| holds.hold(at(1), table, holder, timestamp(90));
+        for number in 0..HOLDS_OF_USER_MAX {
+            hold(table, &format!("ann: {number}")).expect("a place");
+        }
+        let error = hold(table, "ann: one more").expect_err("too many");
+        assert!(error.message.contains("too many holds of ann on the history of table"), "{error}");
+        hold(table, "ann: 7").expect("a renewal");
+        hold(table, "bob: 7").expect("a place of another user");
+        hold(other, "ann: 7").expect("a place of another table");
     }
 
     #[test]

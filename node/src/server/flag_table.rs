@@ -167,7 +167,7 @@ const WITH_EFFECT: &[FlagSpec] = &[
         "fs_lost_data_dirs", Effective,
         "",
         "data directories of this server to give up at this start, with all that was in them: their tablets are copied \
-        from other servers. An empty one may stay in fs_data_dirs",
+        from other servers. One that is empty, or whose disk fails, may stay in fs_data_dirs",
     )
     .tagged(EVOLVING),
     F::text(

@@ -136,7 +136,9 @@ fn set_flag(flags: &Flags, kind: ServerKind, request: &SetFlagRequestPb) -> SetF
     match flags.change(&request.flag, &request.value, request.force()) {
         Ok(old_value) => {
             let (name, value) = (&request.flag, &request.value);
-            tracing::info!(flag = %name, %value, old = %old_value, "flag changed");
+            // Texts may hold line ends.
+            let (shown, old) = (value.escape_debug(), old_value.escape_debug());
+            tracing::info!(flag = %name, value = %shown, %old, "flag changed");
             SetFlagResponsePb {
                 result: Code::Success.into(),
                 msg: Some(format!("{name} set to {value}{}", remark(name))),

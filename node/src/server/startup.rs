@@ -336,11 +336,13 @@ fn authz(env: &Env, flags: &Flags) -> Result<AuthzConfig> {
     let interval = Duration::from_secs(flags.number("authz_policy_reload_interval_seconds"));
     let policy = (!path.is_empty()).then(|| PolicyFile::open(env, &path, interval)).transpose()?;
     let trusted = AccessList::parse(&flags.text("trusted_user_acl"));
-    Ok(AuthzConfig {
-        policy,
-        trusted: trusted.map_err(|error| error.context("trusted_user_acl"))?,
-        tokens: flags.bool("master_support_authz_tokens"),
-    })
+    let trusted = trusted.map_err(|error| error.context("trusted_user_acl"))?;
+    if policy.is_some() && trusted == AccessList::Everyone {
+        return Err(Error::invalid(
+            "trusted_user_acl: authz_policy_file would apply to nobody (given *); name users, or leave it out",
+        ));
+    }
+    Ok(AuthzConfig { policy, trusted, tokens: flags.bool("master_support_authz_tokens") })
 }
 
 /// Returns the limits of a tablet server's tablets.
@@ -420,6 +422,21 @@ fn status_json(status: &ServerStatus) -> String {
 mod tests {
     use super::*;
     use nyala_common::env::mem_net;
+    use nyala_common::env::os::{OsEnv, OsOptions};
+
+    #[tokio::test]
+    async fn a_policy_that_applies_to_nobody_is_refused() {
+        let env = OsEnv::new(&OsOptions::default()).expect("this machine");
+        let policy = tempfile::NamedTempFile::new().expect("a temporary file");
+        let flags = Flags::new();
+        flags.set("trusted_user_acl", "*").expect("a flag");
+        assert!(authz(&env, &flags).is_ok(), "there is no policy");
+        flags.set("authz_policy_file", policy.path().to_str().expect("UTF-8")).expect("a flag");
+        let error = authz(&env, &flags).err().expect("a policy without users");
+        assert!(error.message.contains("would apply to nobody"), "{error}");
+        flags.set("trusted_user_acl", "ann").expect("a flag");
+        assert!(authz(&env, &flags).is_ok());
+    }
 
     /// Returns the configuration of a master whose other flags have these values.
     async fn master(given: &[(&str, &str)]) -> MasterConfig {

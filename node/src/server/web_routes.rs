@@ -79,9 +79,10 @@ impl WebState {
 
 /// Returns the answer to a request.
 pub(super) async fn respond<B>(web: &WebState, env: &Env, request: &Request<B>) -> Answer {
-    if let Err(why) = web.access.check(env, request.uri().path(), request.headers()).await {
-        return unproved(why);
-    }
+    let user = match web.access.check(env, request.uri().path(), request.headers()).await {
+        Ok(user) => user,
+        Err(why) => return unproved(why),
+    };
     let now = env.now().mono;
     let method = request.method();
     if method != Method::GET && method != Method::HEAD {
@@ -100,7 +101,7 @@ pub(super) async fn respond<B>(web: &WebState, env: &Env, request: &Request<B>) 
         };
     }
     match web.server.get() {
-        Some(common) => serving(web, common, now, request).await,
+        Some(common) => serving(web, common, now, request, user).await,
         None => starting(web, now, request),
     }
 }
@@ -151,7 +152,14 @@ fn startup(web: &WebState, now: Instant, options: &PageOptions) -> Result<PageBo
     })
 }
 
-async fn serving<B>(web: &WebState, common: &ServerContext, now: Instant, request: &Request<B>) -> Answer {
+/// Answers for a server that exists. `user` is the one whom a ticket names.
+async fn serving<B>(
+    web: &WebState,
+    common: &ServerContext,
+    now: Instant,
+    request: &Request<B>,
+    user: Option<String>,
+) -> Answer {
     let query = request.uri().query().unwrap_or_default();
     match request.uri().path() {
         "/metrics" | "/jsonmetricz" | "/metrics_prometheus" => metrics(common, request),
@@ -164,6 +172,7 @@ async fn serving<B>(web: &WebState, common: &ServerContext, now: Instant, reques
         "/readyz" => readiness(common, query),
         path => match PageOptions::parse(query) {
             Ok(mut options) => {
+                options.user = user;
                 if path.starts_with(REST) {
                     options.format = PageFormat::Json;
                 }

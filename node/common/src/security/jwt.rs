@@ -4,11 +4,14 @@
 //!   secret, are refused.
 //! - An entry of a set that is no key of signatures, or of an unknown kind, is not used. It spoils no other (RFC 7517
 //!   §5): an issuer may add one at any time, and a set that is refused keeps revoked keys in force.
+//! - A token that names extensions (`crit`, RFC 7515 §4.1.11) is refused: none is known here.
 //! - Issuer and audience are not checked, as in Kudu: a key set must hold only keys of issuers that sign for this
 //!   cluster.
 
 use std::str::FromStr;
 
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use engine::error::{Error, Result};
 use engine::time::WallTime;
 use jsonwebtoken::errors::ErrorKind;
@@ -119,6 +122,9 @@ fn key(entry: &Value) -> Result<VerificationKey, String> {
     let algorithm = text("alg")
         .and_then(|name| Algorithm::from_str(name).ok())
         .ok_or_else(|| format!("key {shown:?} names no known algorithm; give its alg, such as RS256"))?;
+    if is_hmac(algorithm) && text("k").is_none_or(str::is_empty) {
+        return Err(format!("key {shown:?} has no secret, so that everybody could sign with it"));
+    }
     let unusable = |why: String| format!("key {shown:?} is not usable ({why})");
     let jwk = Jwk::deserialize(entry).map_err(|error| unusable(error.to_string()))?;
     let key = DecodingKey::from_jwk(&jwk).map_err(|error| unusable(error.to_string()))?;
@@ -136,6 +142,9 @@ impl JwtTokenVerifier for JwtKeySet {
             return Err("Unsecured JWT".to_string());
         }
         let header = jsonwebtoken::decode_header(text).map_err(|error| malformed(&error.to_string()))?;
+        if names_extensions(text) {
+            return Err(malformed("extensions of the header (crit) are not known"));
+        }
         let keys = self.candidates(header.kid.as_deref(), header.alg)?;
         let mut last = "failed to verify signature".to_string();
         for key in keys {
@@ -146,6 +155,14 @@ impl JwtTokenVerifier for JwtKeySet {
         }
         Err(last)
     }
+}
+
+/// Returns true if the header of a token names extensions that a verifier must know.
+fn names_extensions(token: &str) -> bool {
+    let header = token.split('.').next().unwrap_or_default();
+    let json = BASE64_URL_SAFE_NO_PAD.decode(header).unwrap_or_default();
+    let header: serde_json::Result<Value> = serde_json::from_slice(&json);
+    !header.is_ok_and(|header| header.get("crit").is_none())
 }
 
 /// Returns rules that check the signature only: the clock is the environment's, and Kudu checks no audience.
@@ -265,6 +282,23 @@ mod tests {
     }
 
     #[test]
+    fn extensions_that_are_not_known_are_refused() {
+        let sign = |head: &Value| {
+            let part = |json: &Value| BASE64_URL_SAFE_NO_PAD.encode(json.to_string());
+            let message = format!("{}.{}", part(head), part(&json!({ "sub": "ann" })));
+            let secret = EncodingKey::from_secret(SECRET);
+            let signature = jsonwebtoken::crypto::sign(message.as_bytes(), &secret, Algorithm::HS256);
+            format!("{message}.{}", signature.expect("it signs"))
+        };
+        let token = sign(&json!({ "alg": "HS256", "kid": "1" }));
+        assert_eq!(verify(&token).as_deref(), Ok("ann"));
+        for crit in [json!(["exp"]), json!([]), json!(null)] {
+            let token = sign(&json!({ "alg": "HS256", "kid": "1", "crit": crit }));
+            assert!(refused(&token).contains("(crit) are not known"), "{crit}");
+        }
+    }
+
+    #[test]
     fn every_changed_bit_is_noticed() {
         let good = signed(&header(Some("1")), &json!({ "sub": "ann" })).into_bytes();
         let now = WallTime { micros: NOW as u64 * 1_000_000, error_micros: 0 };
@@ -278,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_key_without_an_algorithm_is_refused() {
+    fn a_key_without_an_algorithm_or_a_secret_is_refused() {
         let parse =
             |text: &str| JwtKeySet::parse(text.as_bytes(), "keys.json").err().map(|error| error.message);
         assert_eq!(
@@ -287,6 +321,10 @@ mod tests {
                 r#"keys.json: no usable key: key "1" names no known algorithm; give its alg, such as RS256"#
             )
         );
+        for secret in [r#","k":"""#, ""] {
+            let set = format!(r#"{{"keys":[{{"kty":"oct","kid":"1","alg":"HS256"{secret}}}]}}"#);
+            assert!(parse(&set).is_some_and(|message| message.contains("has no secret")), "{set}");
+        }
         assert!(parse(r#"{"keys":[]}"#).is_some_and(|message| message.contains("empty")));
         assert!(parse("{").is_some_and(|message| message.contains("not a JSON Web Key Set")));
     }

@@ -13,7 +13,7 @@ mod tables;
 
 use std::sync::Arc;
 
-use engine::catalog::Catalog;
+use engine::catalog::{Catalog, TableEntry};
 use engine::time::ClockReading;
 
 use super::history_calls;
@@ -42,7 +42,7 @@ pub(super) fn register(common: &ServerContext, service: &Arc<MasterService>) {
         ("/history-holds", Some("History holds"), |service, _| Box::pin(history_holds(service))),
         ("/table", None, |service, options| Box::pin(one_table(service, options))),
         ("/dump-entities", None, |service, _| Box::pin(dump_entities(service))),
-        ("/api/v1/tables", None, |service, _| Box::pin(rest_tables(service))),
+        ("/api/v1/tables", None, |service, options| Box::pin(rest_tables(service, options))),
         ("/api/v1/tables/<id>", None, |service, options| Box::pin(rest_table(service, options))),
         ("/api/v1/leader", None, |service, _| Box::pin(rest_leader(service))),
         ("/api/v1/spec", None, |_, _| Box::pin(std::future::ready(Ok(PageBody::Json(rest::spec()))))),
@@ -187,14 +187,23 @@ async fn scrape_targets(service: Arc<MasterService>) -> PageResult {
     }
 }
 
-async fn rest_tables(service: Arc<MasterService>) -> PageResult {
-    read_catalog(service, |catalog, _| Ok(PageBody::Json(rest::tables(catalog)))).await
+/// Returns which tables a request sees: those that the policy lets its user see, if a ticket names one.
+fn table_sight(service: &MasterService, user: Option<String>) -> Box<dyn Fn(&TableEntry<'_>) -> bool + Send> {
+    let authorizer = service.authorizer.clone();
+    let user = user.filter(|user| !service.identity.access().is_privileged(user));
+    Box::new(move |table: &TableEntry<'_>| user.as_ref().is_none_or(|user| authorizer.lists(user, table)))
+}
+
+async fn rest_tables(service: Arc<MasterService>, options: PageOptions) -> PageResult {
+    let sees = table_sight(&service, options.user);
+    read_catalog(service, move |catalog, _| Ok(PageBody::Json(rest::tables(catalog, sees)))).await
 }
 
 async fn rest_table(service: Arc<MasterService>, options: PageOptions) -> PageResult {
     let id = required_id(&options)?;
+    let sees = table_sight(&service, options.user);
     read_catalog(service, move |catalog, _| {
-        let table = rest::table(catalog, id).map(PageBody::Json);
+        let table = rest::table(catalog, id, sees).map(PageBody::Json);
         table.ok_or_else(|| PageError::new(PageErrorKind::NotFound, format!("there is no table {id}")))
     })
     .await

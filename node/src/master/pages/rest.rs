@@ -53,16 +53,16 @@ pub(super) fn spec() -> Value {
     })
 }
 
-/// Returns ids and names of the tables.
-pub(super) fn tables(catalog: &Catalog) -> Value {
+/// Returns ids and names of the tables that the request sees.
+pub(super) fn tables(catalog: &Catalog, sees: impl Fn(&TableEntry<'_>) -> bool) -> Value {
     let table =
         |table: TableEntry<'_>| json!({ "table_id": table.id.to_string(), "table_name": table.record.name });
-    json!({ "tables": running(catalog).map(table).collect::<Vec<_>>() })
+    json!({ "tables": running(catalog).filter(sees).map(table).collect::<Vec<_>>() })
 }
 
-/// Returns a table.
-pub(super) fn table(catalog: &Catalog, id: TableId) -> Option<Value> {
-    let table = running(catalog).find(|table| table.id == id)?;
+/// Returns a table. One that the request does not see is absent.
+pub(super) fn table(catalog: &Catalog, id: TableId, sees: impl Fn(&TableEntry<'_>) -> bool) -> Option<Value> {
+    let table = running(catalog).find(|table| table.id == id).filter(sees)?;
     let (record, schema) = (table.record, schema::schema_to_pb(table.schema()));
     let partitions = partition::schema_to_pb(&record.partition_schema, table.schema());
     let extra = extra_to_pb(&record.extra);

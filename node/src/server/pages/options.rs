@@ -28,6 +28,8 @@ pub struct PageOptions {
     pub refresh: Option<u32>,
     /// Further parameters, such as the id of a tablet.
     pub params: Vec<(String, String)>,
+    /// User whom the ticket of the request names, whose rights count. Not from the query.
+    pub user: Option<String>,
 }
 
 /// Seconds between two loads of a page by a browser.

@@ -71,11 +71,16 @@ impl WebAccess {
         }
     }
 
-    /// Checks the proof of a request.
-    pub(super) async fn check(&self, env: &Env, path: &str, headers: &HeaderMap) -> Result<(), Unproved> {
-        let Some(proof) = &self.proof else { return Ok(()) };
+    /// Checks the proof of a request. Returns the cluster's user whom a ticket names; passwords name none.
+    pub(super) async fn check(
+        &self,
+        env: &Env,
+        path: &str,
+        headers: &HeaderMap,
+    ) -> Result<Option<String>, Unproved> {
+        let Some(proof) = &self.proof else { return Ok(None) };
         if WITHOUT_PROOF.contains(&path) {
-            return Ok(());
+            return Ok(None);
         }
         let given = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok());
         let accepted = match (given, proof) {
@@ -85,9 +90,12 @@ impl WebAccess {
                 let checked = checks.run(env.run(|| passwords.accepts(given))).await;
                 checked.ok_or(Unproved::Busy)?
             }
-            (Some(given), WebProof::Ticket(tickets)) => env.run(|| tickets.accepts(given)).await,
+            (Some(given), WebProof::Ticket(tickets)) => {
+                let user = env.run(|| tickets.user(given)).await;
+                return user.map(Some).ok_or_else(|| proof.refusal());
+            }
         };
-        if accepted { Ok(()) } else { Err(proof.refusal()) }
+        if accepted { Ok(None) } else { Err(proof.refusal()) }
     }
 }
 
@@ -177,6 +185,7 @@ fn passwords(env: &Env, flags: &Flags) -> Result<Option<WebPasswords>> {
     }
     let bytes = env.disks.read_file(&path).map_err(|error| Error::io(format_args!("read {path}"), &error))?;
     let text = String::from_utf8(bytes).map_err(|_| Error::invalid(format!("{path}: not UTF-8")))?;
+    warn_if_public(env, flags, "webserver_password_file", &path);
     WebPasswords::parse(&text, &domain, &path).map(Some)
 }
 

@@ -3,7 +3,6 @@
 //! A client whose mechanism needs several messages is refused: Kerberos needs one.
 
 use std::fmt;
-use std::sync::Arc;
 
 use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
@@ -11,20 +10,20 @@ use engine::error::{Error, Result};
 
 use crate::server::flags::Flags;
 use nyala_common::env::Env;
-use nyala_common::env::kerberos::Kerberos;
+use nyala_common::env::kerberos::{BindingFaults, ServerKerberos};
 
 /// Request for a ticket.
 pub(super) const CHALLENGE: &str = "Negotiate";
 
 /// Keys of the web port, by which it reads tickets.
 pub(super) struct WebTickets {
-    library: Arc<dyn Kerberos>,
-    keytab: String,
+    /// The keytab, and the mapping of principals to users, which is that of the RPC port.
+    kerberos: ServerKerberos,
 }
 
 impl fmt::Debug for WebTickets {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("WebTickets").field("keytab", &self.keytab).finish_non_exhaustive()
+        f.debug_struct("WebTickets").field("keytab", &self.kerberos.keytab).finish_non_exhaustive()
     }
 }
 
@@ -56,19 +55,23 @@ impl WebTickets {
         let world_readable = flags.bool("allow_world_readable_credentials");
         let checked = library.check_keytab(&keytab, "", world_readable);
         checked.map_err(|why| Error::invalid(format!("spnego_keytab_file: {why}")))?;
-        Ok(Some(WebTickets { library, keytab }))
+        let (principal, faults) = (String::new(), BindingFaults::default());
+        let host_rules = flags.bool("use_system_auth_to_local");
+        let kerberos = ServerKerberos { library, keytab, principal, host_rules, faults };
+        Ok(Some(WebTickets { kerberos }))
     }
 
-    /// Returns true if a header `Authorization` has a ticket for this server. May wait for files.
-    pub(super) fn accepts(&self, header: &str) -> bool {
+    /// Returns the user of a header `Authorization`; `None` if it has no ticket for this server. May wait for files.
+    pub(super) fn user(&self, header: &str) -> Option<String> {
         match self.principal(header) {
             Ok(principal) => {
                 tracing::debug!(principal = %principal.escape_debug(), "web request with a ticket");
-                true
+                // A principal that is no user sees the pages, too, and has no user's rights.
+                Some(self.kerberos.user(&principal).unwrap_or(principal))
             }
             Err(why) => {
                 tracing::debug!(why = %why.escape_debug(), "web request refused");
-                false
+                None
             }
         }
     }
@@ -83,7 +86,7 @@ impl WebTickets {
         if token.is_empty() {
             return Err("the ticket is empty".to_string());
         }
-        let mut context = self.library.accept_web(&self.keytab)?;
+        let mut context = self.kerberos.library.accept_web(&self.kerberos.keytab)?;
         match context.step(&token)?.complete {
             true => context.client(),
             false => Err("the mechanism needs more messages than a request has".to_string()),
@@ -93,14 +96,27 @@ impl WebTickets {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
     use nyala_common::env::kerberos_double::KerberosDouble;
 
     #[test]
     fn a_request_needs_a_whole_ticket_in_the_right_form() {
-        let tickets = WebTickets { library: Arc::new(KerberosDouble::default()), keytab: String::new() };
+        let kerberos = ServerKerberos {
+            library: Arc::new(KerberosDouble::default()),
+            keytab: String::new(),
+            principal: String::new(),
+            host_rules: true,
+            faults: BindingFaults::default(),
+        };
+        let tickets = WebTickets { kerberos };
         let ticket = STANDARD.encode("ticket ann@R for HTTP/h");
         assert_eq!(tickets.principal(&format!("negotiate {ticket}")), Ok("ann@R".to_string()));
+        for (principal, user) in [("ann@R", "ann"), ("HTTP/h@R", "HTTP"), ("bob@OTHER", "other-bob")] {
+            let ticket = STANDARD.encode(format!("ticket {principal} for HTTP/h"));
+            assert_eq!(tickets.user(&format!("Negotiate {ticket}")).as_deref(), Some(user));
+        }
         for header in [
             "Negotiate".to_string(),
             "Negotiate ".to_string(),
@@ -108,7 +124,7 @@ mod tests {
             format!("Basic {ticket}"),
             format!("Negotiate {}", STANDARD.encode("forged")),
         ] {
-            assert!(!tickets.accepts(&header), "{header:?}");
+            assert_eq!(tickets.user(&header), None, "{header:?}");
         }
     }
 }

@@ -2,6 +2,7 @@
 //! Time advances only while every task waits.
 
 mod audit;
+mod rest_catalog;
 mod table_calls;
 
 use std::io;

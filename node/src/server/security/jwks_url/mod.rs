@@ -11,6 +11,7 @@
 //! - Redirections are not followed: the URL names who decides on the keys.
 
 use std::fmt;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -90,8 +91,27 @@ impl JwksUrl {
         Ok(JwksUrl { config, uri, host, port, tls, keys: Mutex::default() })
     }
 
+    /// Returns the warning for a source in whose place another host on the way could answer.
+    fn exposure(&self) -> Option<&'static str> {
+        let address: Option<IpAddr> = self.host.trim_matches(['[', ']']).parse().ok();
+        if self.host == "localhost" || address.is_some_and(|address| address.is_loopback()) {
+            return None;
+        }
+        match (&self.tls, self.config.verify) {
+            (Some(_), true) => None,
+            (Some(_), false) => {
+                Some("its certificate is not verified (jwks_verify_server_certificate=false)")
+            }
+            (None, _) => Some("it is fetched over plain http"),
+        }
+    }
+
     /// Fetches the keys as long as the server runs.
     pub(super) async fn run(self: Arc<JwksUrl>, env: Env) {
+        if let Some(why) = self.exposure() {
+            let url = &self.config.url;
+            tracing::warn!(url, "jwks_url: who answers in its place decides who may come in, and {why}");
+        }
         loop {
             let pause = match self.fetch(&env).await {
                 Ok(keys) => {
@@ -114,6 +134,12 @@ impl JwksUrl {
         let url = &self.config.url;
         if before.is_none() {
             tracing::info!(url, "the keys of JSON Web Tokens were fetched");
+        }
+        if keys.has_secrets() && !before.as_ref().is_some_and(|before| before.has_secrets()) {
+            tracing::warn!(
+                url,
+                "jwks_url: the key set has a symmetric key, so that its readers could sign tokens"
+            );
         }
         if before.is_none_or(|before| before.unused() != keys.unused()) {
             log_unused(keys.unused(), url);

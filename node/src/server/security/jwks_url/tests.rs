@@ -211,6 +211,20 @@ async fn an_https_server_is_verified_with_its_name() {
 }
 
 #[tokio::test]
+async fn a_source_that_others_could_replace_is_reported() {
+    let env = env();
+    let exposure = |url: &str| {
+        let config = JwksUrlConfig { verify: false, ..config(url.to_string()) };
+        JwksUrl::new(&env, config).expect("a URL").exposure()
+    };
+    assert!(exposure("http://keys.example/k").is_some_and(|why| why.contains("plain http")));
+    assert!(exposure("https://keys.example/k").is_some_and(|why| why.contains("not verified")));
+    for local in ["http://127.0.0.1:1/k", "http://[::1]:1/k", "http://localhost/k"] {
+        assert_eq!(exposure(local), None, "{local}");
+    }
+}
+
+#[tokio::test]
 async fn urls_that_cannot_be_meant_are_refused() {
     let env = env();
     let fault = |url: &str| JwksUrl::new(&env, config(url.to_string())).expect_err("no URL").message;
