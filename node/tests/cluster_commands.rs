@@ -31,13 +31,18 @@ struct World {
 }
 
 impl World {
-    /// Starts a cluster with a table of two tablets and three replicas.
+    /// Starts a cluster of one master with a table of two tablets and three replicas.
     async fn new() -> World {
+        World::with_masters(1).await
+    }
+
+    async fn with_masters(masters: usize) -> World {
         let env: Env = OsEnv::new(&OsOptions::default()).expect("this machine");
         let dir = tempfile::tempdir().expect("a temporary directory");
         let flags = Flags::new();
         flags.set("log_sync", "false").expect("a flag");
-        let config = ClusterConfig::on_loopback(dir.path().to_str().expect("UTF-8"), 4, flags);
+        let path = dir.path().to_str().expect("UTF-8");
+        let config = ClusterConfig { masters, ..ClusterConfig::on_loopback(path, 4, flags) };
         let cluster = Cluster::start(&env, &config).await.expect("free ports and a fresh directory");
         let user = env.disks.process_user().expect("it has a name");
         let masters = ClientConfig { user, ..ClientConfig::new(cluster.master_addresses()) };
@@ -88,6 +93,15 @@ impl World {
         let reply = master.call(service, "ChangeTServerState", &request, deadline, options).await;
         let response: ChangeTServerStateResponsePb = reply.expect("the master runs").message;
         assert_eq!(response.error, None);
+    }
+
+    /// Checks that a server is neither in maintenance mode nor quiescing.
+    async fn is_in_use(&self, id: &str) {
+        let server = self.servers().await.into_iter().find(|server| server.id.to_string() == id);
+        let server = server.expect("it is known");
+        let status = self.client.quiesce(&format!("{}:{}", server.host, server.port), None).await;
+        let quiescing = status.expect("the server runs").quiescing;
+        assert_eq!((server.maintenance, quiescing), (false, false));
     }
 
     /// Runs `cluster check` until the masters know what a command changed.
@@ -181,6 +195,7 @@ async fn a_tablet_with_one_replica_keeps_its_server() {
     let server = tablet.replicas[0].server.to_string();
     let refused = world.run(&["cluster", "drain", &server]).await.expect_err("the tablet would be offline");
     assert!(refused.message.contains("1 tablets have their only replica here"), "{refused}");
+    world.is_in_use(&server).await;
     world.run(&["cluster", "decommission", &server]).await.expect("three others remain");
     let tablet = world.client.replicas("one").await.expect("it exists").remove(0);
     let moved = tablet.replicas[0].server.to_string();
@@ -188,6 +203,7 @@ async fn a_tablet_with_one_replica_keeps_its_server() {
     world.client.delete_table_later("one", 3600).await.expect("it exists");
     let refused = world.run(&["cluster", "drain", &moved]).await.expect_err("a recall would find it offline");
     assert!(refused.message.contains("1 tablets have their only replica here"), "{refused}");
+    world.is_in_use(&moved).await;
     world.cluster.shutdown().await;
 }
 
@@ -207,8 +223,14 @@ async fn a_dead_server_is_found_and_gets_no_replicas() {
     assert_eq!((usable.len(), excluded.len()), (3, 1));
     world.run(&["cluster", "rebalance", "--ignore-down"]).await.expect("three servers reply");
 
-    // The masters wait for a server in maintenance mode, as an interrupted command leaves it.
     let id = uuid.to_string();
+    let drain = ["cluster", "drain", &id, "--timeout", "1"];
+    let refused = world.run(&drain).await.expect_err("it is down").message;
+    assert!(refused.contains("it does not reply ("), "{refused}");
+    let listed = world.servers().await.into_iter().find(|server| server.id == uuid).expect("it is known");
+    assert!(!listed.maintenance, "a drain that is refused changes nothing");
+
+    // The masters wait for a server in maintenance mode, as an interrupted command leaves it.
     let decommission = ["cluster", "decommission", &id];
     world.run(&["cluster", "maintenance", &id, "on"]).await.expect("the masters know it");
     let refused = world.run(&decommission).await.expect_err("it is down").message;
@@ -277,6 +299,49 @@ async fn a_server_in_maintenance_mode_that_has_not_registered_can_be_put_back() 
         world.run(&[&["cluster"][..], way_out].concat()).await.expect("the masters know it");
         assert!(world.servers().await.iter().all(|listed| listed.id != server));
         world.run(&["cluster", "check"]).await.expect("no server is down");
+    }
+    world.cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_server_that_no_master_lists_is_named_by_its_whole_id() {
+    let mut world = World::with_masters(3).await;
+    world.until_healthy().await;
+    let id = Uuid([0xcd; 16]).to_string();
+    let remove = ["cluster", "remove-server", &id];
+    world.run(&["cluster", "check", "--down", &id]).await.expect("all others run");
+    world.run(&["cluster", "maintenance", &id, "off"]).await.expect("it is in none");
+    world.run(&remove).await.expect("it was forgotten before");
+    let short = &id[..8];
+    for words in [
+        &["check", "--down", short][..],
+        &["maintenance", short, "off"],
+        &["maintenance", &id, "on"],
+        &["remove-server", "cdcd:7050"],
+    ] {
+        let refused = world.run(&[&["cluster"][..], words].concat()).await.expect_err("it is not listed");
+        assert!(refused.message.contains("not known; see nyala cluster servers"), "{refused}");
+    }
+
+    let masters = world.client.masters().await.expect("one leads");
+    let silent = masters.into_iter().find(|master| !master.leader).expect("two others").address;
+    let mut running = world.cluster.masters().iter();
+    let lost = running.find(|master| silent.ends_with(&format!(":{}", master.rpc_addr().port())));
+    lost.expect("it runs").shutdown().await;
+    let refused = world.run(&remove).await.expect_err("a master does not reply").message;
+    assert!(refused.contains("not all masters have forgotten it") && refused.contains(&silent), "{refused}");
+    world.cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_table_that_does_not_exist_is_not_rebalanced() {
+    let mut world = World::new().await;
+    world.until_healthy().await;
+    let rebalance = ["cluster", "rebalance", "--tables", "t"];
+    world.run(&rebalance).await.expect("it exists");
+    for more in [&["--tables", "typo"][..], &["--tables", "typo", "--report-only"]] {
+        let refused = world.run(&[&rebalance[..], more].concat()).await.expect_err("no such table");
+        assert_eq!((refused.code, refused.message.as_str()), (1, "table typo: not found; nothing was moved"));
     }
     world.cluster.shutdown().await;
 }

@@ -55,12 +55,25 @@ fn flip(path: &Path, at: usize) {
     std::fs::write(path, bytes).expect("written");
 }
 
-fn a_dump_that_cannot_be_written_fails(wal: &Path, tablet: &str) {
-    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").expect("the device of full disks");
-    let mut dump = nyala(&["debug", "replica", "dump", tablet, "--fs-wal-dir", wal.to_str().expect("UTF-8")]);
-    let Output { status, stderr, .. } = dump.stdout(full).output().expect("it starts");
-    let error = String::from_utf8_lossy(&stderr);
-    assert!(status.code() == Some(1) && error.contains("write standard output"), "{error}");
+fn output_that_cannot_be_written_is_an_error(wal: &Path, tablet: &str) {
+    let dir = ["--fs-wal-dir", wal.to_str().expect("UTF-8")];
+    for words in [&["replica", "dump", tablet][..], &["replica", "list"], &["wal", "dump", tablet]] {
+        let full =
+            std::fs::OpenOptions::new().write(true).open("/dev/full").expect("the device of full disks");
+        let mut command = nyala(&[&["debug"], words, &dir].concat());
+        let Output { status, stderr, .. } = command.stdout(full).output().expect("it starts");
+        let error = String::from_utf8_lossy(&stderr);
+        assert!(status.code() == Some(1) && error.contains("write standard output"), "{error}");
+    }
+}
+
+fn a_tablet_that_is_not_there_is_an_error(wal: &Path) {
+    let absent = "000000000000000000000000000000ab";
+    for command in [["fs", "dump"], ["cmeta", "print"]] {
+        let (code, out) = debug(wal, &[&command[..], &[absent]].concat());
+        let named = out.contains(&format!("tablet {absent}: no superblock in these directories"));
+        assert!(code == Some(1) && named, "{out}");
+    }
 }
 
 fn a_damaged_vote_is_rewritten(wal: &Path, data: &Path, tablet: &str) {
@@ -112,13 +125,14 @@ fn a_stopped_server_is_checked_read_and_repaired() {
     assert_eq!(code, Some(0), "{out}");
     assert!(out.starts_with("1 replicas, 0 tombstones"), "{out}");
     assert_eq!(rows(&wal, &tablet), ROWS);
-    a_dump_that_cannot_be_written_fails(&wal, &tablet);
+    output_that_cannot_be_written_is_an_error(&wal, &tablet);
     let (code, out) = debug(&wal, &["replica", "list"]);
     assert!(code == Some(0) && out.contains(&tablet) && out.contains("READY"), "{out}");
     let (code, out) = debug(&wal, &["wal", "dump", &tablet]);
     assert!(code == Some(0) && out.contains(" write at ") && out.contains("1 segments"), "{out}");
     let (code, out) = debug(&wal, &["fs", "dump", &tablet]);
     assert!(code == Some(0) && out.contains("table_name: \"t\""), "{out}");
+    a_tablet_that_is_not_there_is_an_error(&wal);
 
     let orphan = data.join(format!("data/{tablet}/00000099.rows"));
     std::fs::write(&orphan, b"left by a crash").expect("written");

@@ -64,6 +64,20 @@ fn files_of_servers_are_the_owners_alone() {
     }
 }
 
+/// Also a command that has done its work fails if its output is lost.
+#[test]
+fn output_that_cannot_be_written_is_an_error() {
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let (reader, closed) = std::io::pipe().unwrap();
+    drop(reader);
+    for out in [Stdio::from(full), Stdio::from(closed)] {
+        let Output { status, stderr, .. } = nyala(&["completions", "bash"]).stdout(out).output().unwrap();
+        let stderr = String::from_utf8(stderr).unwrap();
+        assert_eq!(status.code(), Some(1), "{stderr}");
+        assert!(stderr.starts_with("nyala: write standard output: "), "{stderr}");
+    }
+}
+
 #[test]
 fn a_directory_of_another_server_is_rejected() {
     let dir = tempfile::tempdir().unwrap();

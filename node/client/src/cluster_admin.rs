@@ -10,7 +10,7 @@ use engine::time::Instant;
 use futures_util::future::join_all;
 use prost::Message;
 
-use super::master_calls::{MASTER_SERVICE, error_from_rpc};
+use super::master_calls::{MASTER_SERVICE, error_from_rpc, with_port};
 use super::replica_admin::{ReplicaInfo, TabletReplicas};
 use super::{Client, TABLET_SERVICE, TableInfo};
 use nyala_common::rpc::client::CallOptions;
@@ -57,6 +57,8 @@ pub struct MasterInfo {
     /// True if the web port speaks HTTPS.
     pub https: bool,
     pub leader: bool,
+    /// False if the master replies and has no vote, as one that is new and still catches up.
+    pub voter: bool,
     /// Reason that the master does not reply.
     pub error: Option<String>,
 }
@@ -123,10 +125,29 @@ impl Client {
                 address: address.map(|addr| format!("{}:{}", addr.host, addr.port)).unwrap_or_default(),
                 https: registered.is_some_and(|registration| registration.https_enabled()),
                 leader: entry.role() == Role::Leader,
+                voter: entry.error.is_some()
+                    || entry.member_type.is_none()
+                    || entry.member_type() == MemberType::Voter,
                 error: entry.error.as_ref().map(|status| error_from_status(status).message),
             }
         };
         Ok(reply.masters.iter().map(master).collect())
+    }
+
+    /// Asks the masters of the client's configuration whose addresses a list lacks. One that replies with the id of a
+    /// listed master has another name there, and is left out.
+    pub async fn unlisted_masters(&self, listed: &[MasterInfo]) -> Vec<(String, Result<ServerStatus>)> {
+        let masters = self.config().masters.iter();
+        let mut named: BTreeSet<String> = masters.map(|name| with_port(name)).collect();
+        named.retain(|address| listed.iter().all(|master| master.address != *address));
+        let asked = named.into_iter().map(|address| async move {
+            let status = self.server_status(&address).await;
+            (address, status)
+        });
+        let mut found = join_all(asked).await;
+        let is_known = |id: PeerId| listed.iter().any(|master| master.id == Some(id));
+        found.retain(|(_, status)| !status.as_ref().is_ok_and(|status| is_known(status.id)));
+        found
     }
 
     /// Asks a server for its identity; fails after a few seconds if it does not reply.
@@ -166,12 +187,13 @@ impl Client {
         Ok(())
     }
 
-    /// Makes all masters forget a tablet server; `force` also one that is alive. After a failure it can be repeated: a
-    /// server that the leader does not know was forgotten before.
+    /// Makes all masters forget a tablet server; `force` also one that is alive. Fails if a master does not reply, after
+    /// the others have forgotten it. After a failure it can be repeated: a server that the leader does not know was
+    /// forgotten before.
     pub async fn unregister_server(&self, server: PeerId, force: bool) -> Result<()> {
-        let mut masters = self.masters().await?;
-        masters.retain(|master| master.error.is_none());
-        let (leaders, followers): (Vec<_>, Vec<_>) = masters.into_iter().partition(|master| master.leader);
+        let masters = self.masters().await?.into_iter();
+        let (replying, silent): (Vec<_>, Vec<_>) = masters.partition(|master| master.error.is_none());
+        let (leaders, followers): (Vec<_>, Vec<_>) = replying.into_iter().partition(|master| master.leader);
         let [leader] = &leaders[..] else {
             let message = format!("masters: {} lead; retry when one does", leaders.len());
             return Err(Error::not_ready(message));
@@ -183,9 +205,17 @@ impl Client {
             unregistered => unregistered?,
         }
         let asked = followers.iter().map(|master| self.unregister_at(master, server, true));
-        let failures = join_all(asked).await.into_iter().filter_map(Result::err);
-        let failures: Vec<String> = failures.map(|error| error.message).collect();
-        if failures.is_empty() { Ok(()) } else { Err(Error::not_ready(failures.join("; "))) }
+        let failures = join_all(asked).await.into_iter().filter_map(Result::err).map(|error| error.message);
+        let unasked = silent.iter().map(no_reply);
+        let failures: Vec<String> = failures.chain(unasked).collect();
+        match failures.is_empty() {
+            true => Ok(()),
+            false => Err(Error::not_ready(format!(
+                "server {server}: not all masters have forgotten it ({}); repeat the command, with this id, when they \
+                 reply",
+                failures.join("; ")
+            ))),
+        }
     }
 
     async fn unregister_at(&self, master: &MasterInfo, server: PeerId, force: bool) -> Result<()> {
@@ -392,6 +422,11 @@ impl Client {
             .map(|response| response.message)
             .map_err(|error| error_from_rpc(&error).context(format!("{method} at {address}")))
     }
+}
+
+/// Returns the reason that a master was not asked.
+fn no_reply(master: &MasterInfo) -> String {
+    format!("{}: no reply ({})", master.address, master.error.as_deref().unwrap_or("unknown reason"))
 }
 
 fn raft_state(tablet: TabletId, state: &ConsensusStatePb) -> Result<RaftState> {

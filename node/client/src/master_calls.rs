@@ -222,7 +222,8 @@ impl MasterCaller {
     }
 }
 
-fn with_port(address: &str) -> String {
+/// Returns the address with the default port if it has none.
+pub(super) fn with_port(address: &str) -> String {
     if address.contains(':') { address.to_string() } else { format!("{address}:{MASTER_PORT}") }
 }
 

@@ -9,7 +9,7 @@ use engine::error::{Error, Result};
 use super::exit::{ExitError, FAILED, until_interrupted};
 use super::export::timestamp;
 use super::options::{base, connect, option, text, texts};
-use super::output::{print, table as text_table};
+use super::output::{print, printed, table as text_table};
 use nyala_backup::create::{self, BackupKind, Created, Snapshot, take_snapshot};
 use nyala_backup::deep::verify_rows;
 use nyala_backup::hold::HistoryHold;
@@ -148,7 +148,7 @@ impl BackupCommand {
         let (watched, closes) = nyala_client::closing::watch(env);
         let done = until_interrupted(stop, self.run(&watched)).await;
         closes.wait(env).await;
-        done
+        printed(done)
     }
 
     async fn run(self, env: &Env) -> Result<(), ExitError> {

@@ -9,6 +9,7 @@ use clap_complete::Shell;
 use engine::error::Error;
 
 use super::exit::ExitError;
+use super::output::print;
 use super::reference;
 
 /// A file to make.
@@ -49,7 +50,10 @@ impl Document {
     pub fn write(&self, mut program: Command) -> Result<(), ExitError> {
         match self {
             Document::Completions(shell) => {
-                clap_complete::generate(*shell, &mut program, "nyala", &mut std::io::stdout().lock());
+                // To memory first: a failed write would be a panic.
+                let mut script = Vec::new();
+                clap_complete::generate(*shell, &mut program, "nyala", &mut script);
+                print(&String::from_utf8_lossy(&script));
                 Ok(())
             }
             Document::ManPages(dir) => {

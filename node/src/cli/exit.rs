@@ -4,6 +4,7 @@ use std::fmt;
 
 use engine::error::{Error, ErrorKind};
 
+use crate::dirs::is_device_failure;
 use nyala_common::env::BoxFuture;
 
 /// Reason that the program ends, and its exit code.
@@ -19,8 +20,6 @@ const ADDRESS_TAKEN: u8 = 3;
 const DIRECTORY_REFUSED: u8 = 4;
 const DEVICE_FAILED: u8 = 5;
 const CLOCK_REFUSED: u8 = 6;
-/// Errors that a device gives when it fails.
-const DEVICE_ERRORS: [i32; 2] = [libc::EIO, libc::EROFS];
 /// Errors of a path that a flag names wrongly, or that the server may not read.
 const WRONG_PATH_ERRORS: [i32; 5] = [libc::ENOENT, libc::ENOTDIR, libc::EISDIR, libc::EACCES, libc::EPERM];
 /// A signal interrupted the command, by the convention of shells.
@@ -63,7 +62,7 @@ impl ExitError {
         let code = match error.kind {
             _ if error.errno == taken => ADDRESS_TAKEN,
             ErrorKind::Invalid | ErrorKind::Corrupt | ErrorKind::Unsupported => DIRECTORY_REFUSED,
-            _ if DEVICE_ERRORS.map(Some).contains(&error.errno) => DEVICE_FAILED,
+            _ if is_device_failure(&error) => DEVICE_FAILED,
             _ => FAILED,
         };
         ExitError { code, message: error.message }

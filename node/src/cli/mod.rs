@@ -15,8 +15,8 @@
 //!
 //! Exit codes: 0 success, 1 failure, 2 wrong command line or flag, 3 an address is in use, 4 a directory is not usable
 //! (another server's, of a newer format, corrupted, in use, missing), 5 a device failed, 6 the clock is not
-//! synchronised,
-//! 7 an import ended, but rows were rejected, 130 a signal interrupted the command.
+//! synchronised, 7 an import ended, but rows were rejected, 8 the cluster's format level is not supported, 130 a signal
+//! interrupted the command. A command whose output cannot be written fails, even if its work is done.
 
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -52,6 +52,7 @@ use command_trace::CommandTrace;
 pub use exit::ExitError;
 use exit::until_interrupted;
 pub use flag_options::ReadFile;
+use output::printed;
 pub use service_state::{ReportState, ServiceState};
 
 /// A parsed command line.
@@ -138,7 +139,7 @@ impl Invocation {
         stop: BoxFuture<'static, ()>,
         report: &'a ReportState,
     ) -> BoxFuture<'a, Result<(), ExitError>> {
-        Box::pin(self.run_to_end(env, stop, report))
+        Box::pin(async move { printed(self.run_to_end(env, stop, report).await) })
     }
 
     async fn run_to_end(

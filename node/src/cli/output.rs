@@ -1,18 +1,39 @@
 //! Output of commands, and progress bars on the terminal.
 
 use std::io::{self, Write};
+use std::sync::OnceLock;
 
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
 use engine::error::{Error, Result};
 use indicatif::{ProgressBar, ProgressStyle};
 
-/// Prints to standard output; a closed pipe is no error.
+use super::exit::ExitError;
+
+/// First failure of [`print`].
+static PRINT_FAILURE: OnceLock<Error> = OnceLock::new();
+
+/// Prints to standard output. A failure, also a closed pipe, does not stop the command: [`printed`] returns it at its
+/// end.
 pub(super) fn print(text: &str) {
-    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+    print_to(&mut io::stdout().lock(), text, &PRINT_FAILURE);
 }
 
-/// Writes rows to standard output. Returns false if its reader has closed it, which ends the output and is no error.
+fn print_to(out: &mut impl Write, text: &str, failure: &OnceLock<Error>) {
+    // Without the flush, text that a full disk refuses would be dropped at the end of the program.
+    if let Err(error) = out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        // The first failure stays: it has the cause.
+        let _ = failure.set(Error::io("write standard output", &error));
+    }
+}
+
+/// Returns the result of a command; that of one that succeeded is an error if its output could not be printed.
+pub(super) fn printed(done: Result<(), ExitError>) -> Result<(), ExitError> {
+    done.and_then(|()| PRINT_FAILURE.get().map_or(Ok(()), |error| Err(ExitError::from(error.clone()))))
+}
+
+/// Writes rows to standard output. Returns false if its reader has closed it, which ends the output and is no error: it
+/// has read as many rows as it wanted.
 pub(super) fn write_rows(rows: &[u8]) -> Result<bool> {
     write_to(&mut io::stdout().lock(), rows)
 }
@@ -77,6 +98,19 @@ mod tests {
         fn flush(&mut self) -> io::Result<()> {
             Err(self.0.into())
         }
+    }
+
+    #[test]
+    fn the_first_failure_to_print_is_kept() {
+        let failure = OnceLock::new();
+        let mut written = Vec::new();
+        print_to(&mut written, "done\n", &failure);
+        assert_eq!((written.as_slice(), failure.get()), (&b"done\n"[..], None));
+        for kind in [io::ErrorKind::BrokenPipe, io::ErrorKind::StorageFull] {
+            print_to(&mut Failing(kind), "done\n", &failure);
+        }
+        let first = Error::io("write standard output", &io::ErrorKind::BrokenPipe.into());
+        assert_eq!(failure.get(), Some(&first));
     }
 
     #[test]

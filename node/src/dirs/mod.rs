@@ -24,8 +24,8 @@ use engine::format_level::{FormatLevel, LevelRange};
 use engine::ids::Uuid;
 use nyala_common::env::Env;
 
-pub use directory::Directory;
-use directory::{INSTANCE, open_directory};
+pub use directory::{Directory, is_device_failure};
+use directory::{INSTANCE, open_directory, open_given_up};
 use instance::{Instance, RecordedLevel};
 pub use instance::{PROGRAM, ServerKind};
 pub use stopped::{StoppedServer, open_stopped};
@@ -128,7 +128,7 @@ pub struct DirectoryPaths<'a> {
     pub wal: &'a str,
     /// At least one; may contain the WAL directory.
     pub data: &'a [String],
-    /// Data directories that are given up, with all that was in them.
+    /// Data directories that are given up, with all that was in them. One in `data` is left out if its device fails.
     pub lost: &'a [String],
 }
 
@@ -145,14 +145,7 @@ pub fn open(
         return Err(Error::invalid("no data directory is configured; name at least one"));
     }
     let wal = Arc::new(open_directory(env, paths.wal)?);
-    let mut data: Vec<Arc<Directory>> = Vec::with_capacity(data_dirs.len());
-    for (i, dir) in data_dirs.iter().enumerate() {
-        if data_dirs[..i].contains(dir) {
-            return Err(Error::invalid(format!("the data directory {dir} is configured twice")));
-        }
-        let same = *dir == wal.path;
-        data.push(if same { wal.clone() } else { Arc::new(open_directory(env, dir)?) });
-    }
+    let data = open_data(env, &wal, paths)?;
     let instances = check::identify(env, (kind, levels), &wal, &data, paths.lost)?;
     // Order: before any log is opened.
     if let Some(log) = engine::wal::finish_cut(&wal.disk)? {
@@ -162,12 +155,36 @@ pub fn open(
     Ok(ServerDirs { uuid, wal, data, instances: Mutex::new(instances) })
 }
 
+/// Opens the data directories, but not those that are given up and whose devices fail.
+fn open_data(env: &Env, wal: &Arc<Directory>, paths: DirectoryPaths<'_>) -> Result<Vec<Arc<Directory>>> {
+    let mut data: Vec<Arc<Directory>> = Vec::with_capacity(paths.data.len());
+    for (i, dir) in paths.data.iter().enumerate() {
+        if paths.data[..i].contains(dir) {
+            return Err(Error::invalid(format!("the data directory {dir} is configured twice")));
+        }
+        if *dir == wal.path {
+            data.push(wal.clone());
+        } else if paths.lost.contains(dir) {
+            data.extend(open_given_up(env, dir)?.map(Arc::new));
+        } else {
+            data.push(Arc::new(open_directory(env, dir)?));
+        }
+    }
+    if data.is_empty() {
+        let message = "every data directory is given up, and its device fails; name another one";
+        return Err(Error::invalid(message));
+    }
+    Ok(data)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use engine::codec;
     use engine::disk;
+    use engine::disk::mem::DiskOpKind;
     use nyala_common::env::os::{OsEnv, OsOptions};
+    use nyala_common::env::testing::MemDisks;
 
     /// Returns a function that opens directories by name below a temporary one; its errors omit the path and ids.
     #[allow(clippy::type_complexity, reason = "closures have no shorter name")]
@@ -294,6 +311,38 @@ mod tests {
         open(&env, tserver, LevelRange::PROGRAM, paths).expect("given up").release();
         let after = open_dirs(tserver, "wal", &["a", "b"]).expect("the empty one has joined");
         assert_eq!(after.uuid, uuid);
+    }
+
+    /// A disk that fails while its server runs stays mounted, and its directory is still configured.
+    #[tokio::test]
+    async fn a_data_directory_whose_device_fails_may_be_given_up() {
+        let mut env = OsEnv::new(&OsOptions::default()).expect("the real environment");
+        let disks = MemDisks::default();
+        env.disks = Arc::new(disks.clone());
+        let (both, b) = (["a", "b"].map(str::to_string), ["b".to_string()]);
+        let open = |data: &[String], lost: &[String]| {
+            let paths = DirectoryPaths { wal: "wal", data, lost };
+            open(&env, ServerKind::TabletServer, LevelRange::PROGRAM, paths)
+        };
+        let first = open(&both, &[]).expect("new directories");
+        let uuid = first.uuid;
+        disk::replace_file(&*first.data[1].disk, "rows", b"of a tablet").expect("written");
+        first.release();
+        disks.disk("b").fail_some(DiskOpKind::Read, 1000, libc::EIO);
+        let failed = open(&both, &[]).err().expect("its device fails");
+        assert!(is_device_failure(&failed), "{failed}");
+        let only = open(&b, &b).err().expect("none is left").message;
+        assert!(only.starts_with("every data directory is given up"), "{only}");
+        // The second start finds it given up before.
+        for _ in 0..2 {
+            let opened = open(&both, &b).expect("it is given up");
+            let paths: Vec<&str> = opened.data.iter().map(|dir| dir.path.as_str()).collect();
+            assert_eq!((opened.uuid, paths), (uuid, vec!["a"]));
+            opened.release();
+        }
+        disks.disk("b").end_faults();
+        let old = open(&both, &b).err().expect("it is back").message;
+        assert!(old.contains("the WAL directory wal does not list it"), "{old}");
     }
 
     /// The superblocks and votes in it are those of the time when it was given up.

@@ -1,7 +1,8 @@
 //! Arguments that commands on a cluster share.
 
 use clap::{Arg, ArgAction, ArgMatches};
-use engine::error::{Error, Result};
+use engine::error::{Error, ErrorKind, Result};
+use engine::ids::{PeerId, Uuid};
 use nyala_client::Client;
 use nyala_client::replica_admin::ServerInfo;
 
@@ -48,5 +49,14 @@ pub(super) async fn find_server(client: &Client, name: &str) -> Result<ServerInf
         many => Err(Error::invalid(format!(
             "tablet server {name}: not unique ({many} servers); give more digits"
         ))),
+    }
+}
+
+/// Returns the id of a tablet server as [`find_server`] does, or one that is given in full: masters do not list a
+/// server that they have forgotten.
+pub(super) async fn find_server_id(client: &Client, name: &str) -> Result<PeerId> {
+    match find_server(client, name).await {
+        Err(error) if error.kind == ErrorKind::NotFound => Uuid::parse(name.as_bytes()).map_err(|_| error),
+        found => found.map(|server| server.id),
     }
 }

@@ -103,6 +103,7 @@ pub(super) fn check(seen: &Observation, known_down: &BTreeSet<PeerId>) -> Cluste
         warnings: Vec::new(),
     };
     check_masters(seen, &mut report);
+    check_unlisted_masters(seen, &mut report);
     check_servers(seen, known_down, &mut report);
     check_versions(seen, &mut report);
     check_strays(seen, &mut report);
@@ -122,13 +123,19 @@ pub(super) fn check(seen: &Observation, known_down: &BTreeSet<PeerId>) -> Cluste
 fn check_masters(seen: &Observation, report: &mut ClusterReport) {
     for (master, status) in &seen.masters {
         let id = master.id.map_or_else(|| "?".to_string(), |id| id.to_string());
-        let state = match (status, master.leader) {
-            (Err(_), _) => "UNREACHABLE",
-            (Ok(_), true) => "LEADER",
-            (Ok(_), false) => "FOLLOWER",
+        let state = match status {
+            Err(_) => "UNREACHABLE",
+            Ok(_) if master.leader => "LEADER",
+            Ok(_) if master.voter => "FOLLOWER",
+            Ok(_) => "LEARNER",
         };
-        if let Err(error) = status {
-            report.errors.push(format!("master {id} {}: no reply ({error})", master.address));
+        match status {
+            Err(error) => report.errors.push(format!("master {id} {}: no reply ({error})", master.address)),
+            Ok(_) if !master.voter => report.errors.push(format!(
+                "master {id} {}: it has no vote; a new master gets one when it has caught up",
+                master.address
+            )),
+            Ok(_) => {}
         }
         let version = status.as_ref().map(|status| status.version.clone()).unwrap_or_default();
         let (address, state) = (master.address.clone(), state.to_string());
@@ -141,6 +148,22 @@ fn check_masters(seen: &Observation, report: &mut ClusterReport) {
         let masters = seen.masters.len();
         let hint = "an even number survives no more failures than one less";
         report.warnings.push(format!("masters: {masters} in number; {hint}"));
+    }
+}
+
+/// Finds masters that the command line names and the leader does not list.
+fn check_unlisted_masters(seen: &Observation, report: &mut ClusterReport) {
+    for (address, status) in &seen.unlisted_masters {
+        report.errors.push(match status {
+            Ok(status) => format!(
+                "master {} {address}: it is not one of the masters that the leader lists; leave it out of --masters, \
+                 or start it with empty directories: it joins",
+                status.id
+            ),
+            Err(error) => format!(
+                "master {address}: it is not one of the masters that the leader lists, and gives no reply ({error})"
+            ),
+        });
     }
 }
 
@@ -421,7 +444,8 @@ mod tests {
             }
         };
         let address = "m:7051".to_string();
-        let master = MasterInfo { id: Some(id(9)), address, https: false, leader: true, error: None };
+        let master =
+            MasterInfo { id: Some(id(9)), address, https: false, leader: true, voter: true, error: None };
         let replica = |n: u8| ReplicaInfo {
             server: id(n),
             address: format!("ts-{n}:7050"),
@@ -431,6 +455,7 @@ mod tests {
         let tablet = TabletReplicas { id: TABLET, replicas: (1..=3).map(replica).collect() };
         Observation {
             masters: vec![(master, status(9))],
+            unlisted_masters: Vec::new(),
             servers: (1..=3).map(server).collect(),
             tables: vec![ObservedTable { name: "t".to_string(), wanted: 3, tablets: vec![tablet] }],
             kept: Vec::new(),
@@ -469,6 +494,32 @@ mod tests {
         );
         silent.servers[1].info.silent_for = HEARTBEAT_AGE_MAX;
         assert!(check(&silent, &BTreeSet::new()).errors.is_empty());
+    }
+
+    #[test]
+    fn masters_without_a_vote_and_masters_that_are_not_listed_are_errors() {
+        let mut seen = healthy();
+        let (leader, status) = seen.masters[0].clone();
+        let other = |n: u8, error: Option<&str>| {
+            let (address, error) = (format!("m-{n}:7051"), error.map(str::to_string));
+            let status = status.clone().map(|status| ServerStatus { id: id(n), ..status });
+            let info = MasterInfo { id: Some(id(n)), address, leader: false, voter: false, ..leader.clone() };
+            let reply = error.clone().map_or(status, Err);
+            (MasterInfo { voter: error.is_some(), error, ..info }, reply)
+        };
+        seen.masters.extend([other(10, None), other(11, Some("timed out"))]);
+        let away = ServerStatus { id: id(12), version: "nyala 1".to_string(), web: Vec::new() };
+        seen.unlisted_masters =
+            vec![("m-12:7051".to_string(), Ok(away)), ("m-13:7051".to_string(), Err("refused".to_string()))];
+        let report = check(&seen, &BTreeSet::new());
+        let states: Vec<&str> = report.masters.iter().map(|master| master.state.as_str()).collect();
+        assert_eq!(states, ["LEADER", "LEARNER", "UNREACHABLE"]);
+        insta::assert_snapshot!(report.errors.join("\n"), @r"
+        master 0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a0a m-10:7051: it has no vote; a new master gets one when it has caught up
+        master 0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b0b m-11:7051: no reply (timed out)
+        master 0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c0c m-12:7051: it is not one of the masters that the leader lists; leave it out of --masters, or start it with empty directories: it joins
+        master m-13:7051: it is not one of the masters that the leader lists, and gives no reply (refused)
+        ");
     }
 
     #[test]
@@ -619,6 +670,7 @@ mod tests {
         tablet server 01010101010101010101010101010101 ts-1:7050: 1 replicas of dropped or unknown tablets
         tablet server 02020202020202020202020202020202 ts-2:7050: 1 replicas of dropped or unknown tablets
         tablet server 03030303030303030303030303030303 ts-3:7050: 1 replicas of dropped or unknown tablets
+        tablet server 03030303030303030303030303030303 ts-3:7050: in maintenance mode: it gets no new replicas, and those there are not replaced; once the work on it has ended: nyala cluster maintenance 03030303030303030303030303030303 off
         "#);
     }
 }

@@ -16,7 +16,9 @@ use engine::error::{Error, Result};
 use engine::ids::Uuid;
 use futures_util::future::join_all;
 
-use self::arguments::{argument, find_registered_server, find_server, flag, number, required};
+use self::arguments::{
+    argument, find_registered_server, find_server, find_server_id, flag, number, required,
+};
 use self::observe::{ObservedServer, address, observe, observe_server};
 use super::exit::{ExitError, FAILED};
 use super::options::{base, connect, option, text, texts};
@@ -186,7 +188,7 @@ const CHECK_INTERVAL: Duration = Duration::from_secs(1);
 async fn run_check(env: &Env, client: &Client, matches: &ArgMatches) -> Result<(), ExitError> {
     let mut known_down = BTreeSet::new();
     for name in texts(matches, "down") {
-        known_down.insert(find_server(client, name).await?.id);
+        known_down.insert(find_server_id(client, name).await?);
     }
     let deadline = env.now().mono.after(Duration::from_secs(number(matches, "wait")));
     let report = loop {
@@ -263,15 +265,15 @@ async fn show_servers(client: &Client, matches: &ArgMatches) -> Result<()> {
 }
 
 async fn remove_server(env: &Env, client: &Client, matches: &ArgMatches) -> Result<()> {
-    let server = find_server(client, argument(matches, "server")).await?;
+    let server = find_server_id(client, argument(matches, "server")).await?;
     let deadline = env.now().mono.after(Duration::from_secs(number(matches, "wait")));
-    while let Err(error) = client.unregister_server(server.id, matches.get_flag("force")).await {
+    while let Err(error) = client.unregister_server(server, matches.get_flag("force")).await {
         if env.now().mono >= deadline {
             return Err(error);
         }
         env.sleep(CHECK_INTERVAL).await;
     }
-    print(&format!("the masters have forgotten server {}\n", server.id));
+    print(&format!("the masters have forgotten server {server}\n"));
     Ok(())
 }
 
@@ -295,10 +297,14 @@ async fn remove_master(client: &Client, matches: &ArgMatches) -> Result<()> {
 }
 
 async fn maintenance(client: &Client, matches: &ArgMatches) -> Result<()> {
-    let server = find_server(client, argument(matches, "server")).await?;
-    let state = argument(matches, "state");
-    client.set_maintenance(server.id, state == "on").await?;
-    print(&format!("maintenance mode of server {} is {state}\n", server.id));
+    let (name, state) = (argument(matches, "server"), argument(matches, "state"));
+    // Masters list every server that may be in maintenance mode, but not one that they have forgotten.
+    let server = match state {
+        "on" => find_server(client, name).await?.id,
+        _ => find_server_id(client, name).await?,
+    };
+    client.set_maintenance(server, state == "on").await?;
+    print(&format!("maintenance mode of server {server} is {state}\n"));
     Ok(())
 }
 
@@ -349,6 +355,7 @@ fn may_have(kind: ServerKind, flag: &str) -> bool {
 
 async fn run_rebalance(client: &Client, matches: &ArgMatches) -> Result<()> {
     let tables: Vec<String> = texts(matches, "tables").map(str::to_string).collect();
+    check_tables(client, &tables).await?;
     let (_, excluded) = client.usable_servers().await?;
     for excluded in &excluded {
         print(&format!("server {} takes no replicas: {}\n", excluded.server.id, excluded.reason));
@@ -370,6 +377,20 @@ async fn run_rebalance(client: &Client, matches: &ArgMatches) -> Result<()> {
     let moved = client.rebalance(&wanted, on_move).await?;
     print(&format!("moved {moved} replicas\n{}", show(&client.layout(&wanted.tables).await?)));
     Ok(())
+}
+
+/// Fails if one of these tables does not exist.
+async fn check_tables(client: &Client, names: &[String]) -> Result<()> {
+    if names.is_empty() {
+        return Ok(());
+    }
+    let tables = client.tables_with_replicas().await?;
+    let missing = names.iter().filter(|name| tables.iter().all(|table| table.name != **name));
+    let missing: Vec<&str> = missing.map(String::as_str).collect();
+    match missing.is_empty() {
+        true => Ok(()),
+        false => Err(Error::not_found(format!("table {}: not found; nothing was moved", missing.join(", ")))),
+    }
 }
 
 fn show(layout: &Placement) -> String {

@@ -72,6 +72,8 @@ impl fmt::Display for VoterState {
 pub(super) struct Observation {
     /// Masters with their identity, or the reason that there is no answer.
     pub masters: Vec<(MasterInfo, Result<ServerStatus, String>)>,
+    /// Addresses on the command line at which none of these masters is, with the identity that replies there.
+    pub unlisted_masters: Vec<(String, Result<ServerStatus, String>)>,
     pub servers: Vec<ObservedServer>,
     pub tables: Vec<ObservedTable>,
     /// Dropped tables that are kept for recall.
@@ -104,7 +106,10 @@ pub(super) async fn observe(client: &Client) -> Result<Observation> {
         None => client.server_status(&master.address).await.map_err(|error| error.message),
     }));
     let replies = replies.await;
+    let unlisted = client.unlisted_masters(&masters).await.into_iter();
+    let unlisted = unlisted.map(|(address, status)| (address, status.map_err(|error| error.message)));
     let mut seen = Observation {
+        unlisted_masters: unlisted.collect(),
         masters: masters.into_iter().zip(replies).collect(),
         servers: join_all(client.servers().await?.into_iter().map(|info| observe_server(client, info))).await,
         tables: observe_tables(client, client.list_tables(None).await?).await?,

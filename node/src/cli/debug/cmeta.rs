@@ -12,7 +12,7 @@ use super::super::exit::ExitError;
 use super::super::options::{option, text};
 use super::super::output::print;
 use super::arguments::{tablet_argument, with_directories};
-use super::stopped::{is_missing, named_tablet, open_server, tablets, view};
+use super::stopped::{is_missing, named_tablet, open_server, view, wanted_tablets};
 use crate::dirs::{Directory, StoppedServer};
 use crate::server::flags::Flags;
 use crate::server::split_host_port;
@@ -64,10 +64,7 @@ fn describe(meta: &ConsensusMeta) -> String {
 
 fn show(server: &StoppedServer, wanted: Option<&str>) -> Result<String> {
     let mut out = String::new();
-    for (tablet, dir) in tablets(server)? {
-        if wanted.is_some_and(|wanted| wanted != tablet.to_string()) {
-            continue;
-        }
+    for (tablet, dir) in wanted_tablets(server, wanted)? {
         match consensus_meta_store::load(&*view(&dir), tablet) {
             Ok(meta) => out.push_str(&describe(&meta)),
             Err(error) => out.push_str(&format!("tablet {tablet}: {error}\n")),

@@ -18,7 +18,7 @@ use engine::tablet::superblock::{DataState, Superblock};
 use super::super::exit::{ExitError, FAILED};
 use super::super::output::print;
 use super::arguments::{tablet_argument, with_directories};
-use super::stopped::{open_replica, open_server, tablets, view};
+use super::stopped::{open_replica, open_server, tablets, view, wanted_tablets};
 use crate::dirs::{Directory, StoppedServer};
 use crate::server::flags::Flags;
 use nyala_common::env::Env;
@@ -216,7 +216,7 @@ pub(super) enum KeyBounds {
     LeftOut,
 }
 
-/// Returns the server's identity and the superblocks, of all tablets or of the wanted one.
+/// Returns the server's identity and the superblocks, of all tablets or of the wanted one; `NotFound` if there is none.
 pub(super) fn dump(server: &StoppedServer, wanted: Option<&str>, bounds: KeyBounds) -> Result<String> {
     let cluster = server.cluster.map_or("none".to_string(), |cluster| cluster.to_string());
     let mut out =
@@ -224,10 +224,7 @@ pub(super) fn dump(server: &StoppedServer, wanted: Option<&str>, bounds: KeyBoun
     for dir in &server.data {
         out.push_str(&format!("data {}\n", dir.path));
     }
-    for (tablet, dir) in tablets(server)? {
-        if wanted.is_some_and(|wanted| wanted != tablet.to_string()) {
-            continue;
-        }
+    for (tablet, dir) in wanted_tablets(server, wanted)? {
         match Superblock::load(&*view(&dir), tablet) {
             Ok(mut meta) => {
                 if bounds == KeyBounds::LeftOut {

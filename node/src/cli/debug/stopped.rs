@@ -1,5 +1,6 @@
 //! Replicas of a stopped server, opened as the server opens them, without a change of its directories.
 
+use std::fmt;
 use std::sync::Arc;
 
 use clap::ArgMatches;
@@ -51,6 +52,21 @@ pub(super) fn tablets(server: &StoppedServer) -> Result<Vec<(TabletId, Arc<Direc
     Ok(found)
 }
 
+/// Lists tablets as [`tablets`] does, only the wanted one if there is a wanted one; `NotFound` if no directory has it.
+pub(super) fn wanted_tablets(
+    server: &StoppedServer,
+    wanted: Option<&str>,
+) -> Result<Vec<(TabletId, Arc<Directory>)>> {
+    let mut found = tablets(server)?;
+    let Some(wanted) = wanted else { return Ok(found) };
+    found.retain(|(tablet, _)| tablet.to_string().eq_ignore_ascii_case(wanted));
+    if found.is_empty() { Err(no_superblock(wanted)) } else { Ok(found) }
+}
+
+fn no_superblock(tablet: impl fmt::Display) -> Error {
+    Error::not_found(format!("tablet {tablet}: no superblock in these directories"))
+}
+
 /// Returns the tablet that the command line names, and its directory.
 pub(super) fn named_tablet(
     server: &StoppedServer,
@@ -58,7 +74,7 @@ pub(super) fn named_tablet(
 ) -> Result<(TabletId, Arc<Directory>)> {
     let id = TabletId::parse(text(matches, "tablet").unwrap_or_default().as_bytes())?;
     let found = directory_of(server, id)?.map(|dir| (id, dir));
-    found.ok_or_else(|| Error::not_found(format!("tablet {id}: no superblock in these directories")))
+    found.ok_or_else(|| no_superblock(id))
 }
 
 /// Returns the data directory that has a tablet's superblock, readable or not; `Invalid` if several have one.
