@@ -1,4 +1,4 @@
-//! Checks of the running servers of a run, as `/readyz` shows them.
+//! Checks of the running servers of a run, as `/readyz` shows them, and the gauges of its masters.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
@@ -6,27 +6,34 @@ use std::sync::{Arc, Weak};
 use engine::sync::Mutex;
 use node::server::health::HealthBoard;
 use node::server::{ServerContext, ServerStatus};
+use nyala_common::metrics::{Entity, MetricRegistry, MetricValue};
 
+use crate::oracle::catalog_gauges::{MasterGauges, PREFIX};
 use crate::oracle::readiness::ServerCheck;
 use sim_plan::Host;
 
-/// Sources of the checks of masters and tablet servers. Clones share them.
+/// Attribute of the entity of a table.
+const TABLE_NAME: &str = "table_name";
+
+/// Sources of the checks and metrics of masters and tablet servers. Clones share them.
 #[derive(Clone, Default)]
 pub struct HealthBoards {
     sources: Arc<Mutex<BTreeMap<Host, HealthSources>>>,
 }
 
-/// Sources of one server's checks.
+/// Sources of one server's checks and metrics.
 struct HealthSources {
     status: Weak<ServerStatus>,
     board: Weak<HealthBoard>,
+    metrics: Weak<MetricRegistry>,
 }
 
 impl HealthBoards {
     /// Adds a server that has started; it replaces the former process of its host.
     pub fn add(&self, host: Host, common: &ServerContext) {
         let (status, board) = (Arc::downgrade(&common.status), Arc::downgrade(&common.checks));
-        self.sources.lock().insert(host, HealthSources { status, board });
+        let metrics = Arc::downgrade(&common.metrics);
+        self.sources.lock().insert(host, HealthSources { status, board, metrics });
     }
 
     /// Returns the servers that have started.
@@ -47,4 +54,37 @@ impl HealthBoards {
         }
         found
     }
+
+    /// Returns the gauges of all masters that run.
+    pub fn gauges(&self) -> Vec<MasterGauges> {
+        let mut found = Vec::new();
+        for (host, sources) in self.sources.lock().iter() {
+            let metrics = sources.metrics.upgrade().filter(|_| matches!(host, Host::Master(_)));
+            found.extend(metrics.map(|metrics| gauges(host.name(), &metrics)));
+        }
+        found
+    }
+}
+
+fn gauges(server: String, registry: &MetricRegistry) -> MasterGauges {
+    let metrics = registry.snapshot();
+    let own = integers(&metrics.server).filter(|(name, _)| name.starts_with(PREFIX));
+    let tables = metrics.others.iter().flat_map(|entity| {
+        let table = entity.attributes.get(TABLE_NAME);
+        let of_table = |table: &String| {
+            let named = integers(entity).map(|(name, value)| ((table.clone(), name.to_string()), value));
+            named.collect::<Vec<_>>()
+        };
+        table.map(of_table).unwrap_or_default()
+    });
+    let catalog = own.map(|(name, value)| (name.to_string(), value)).collect();
+    MasterGauges { server, catalog, tables: tables.collect() }
+}
+
+/// Returns the names and values of an entity's integers.
+fn integers(entity: &Entity) -> impl Iterator<Item = (&'static str, i64)> {
+    entity.samples.iter().filter_map(|sample| match &sample.value {
+        MetricValue::Integer(value) => Some((sample.def.name, *value)),
+        _ => None,
+    })
 }

@@ -4,6 +4,7 @@
 //! [`machine::Machine`] survives crashes of the node on it.
 
 pub mod agreement;
+mod audit_checks;
 pub mod cli;
 pub mod cluster;
 pub mod draws;

@@ -7,19 +7,20 @@ use std::time::Duration;
 use engine::disk::Disk;
 use engine::tablet::superblock::DataState;
 
-use crate::cluster::{WAL_DIR, data_dirs};
+use crate::audit_checks::{self, loses_writes};
+use crate::cluster::{self, WAL_DIR, data_dirs};
 use crate::oracle::Violation;
 use crate::oracle::disk_sizes::{self, ReplicaSizes};
 use crate::oracle::log_retention::{self, LogExtent};
 use crate::oracle::orphans::{self, DiskContents};
 use crate::oracle::readiness::{self, LastingCauses, ServerCheck};
 use crate::oracle::table_settings::{self, ReplicaSettings};
-use crate::oracle::{settled_tablets, unlisted_replicas, whole_tables};
+use crate::oracle::{server_lists, settled_tablets, told_sizes, unlisted_replicas, whole_tables};
 use crate::server_files::{contents, replica_sizes, superblocks, tombstones};
 use crate::server_usage::RunningServers;
 use crate::workload::catalog_audit::CatalogAudit;
 use crate::world::World;
-use sim_plan::{Fault, FaultKind, Host, Plan};
+use sim_plan::{FaultKind, Host, Plan};
 
 /// Duration without requests.
 pub const IDLE: Duration = Duration::from_secs(2);
@@ -59,7 +60,19 @@ pub fn audit(
     found.extend(catalog.layouts.iter().flat_map(whole_tables::check));
     found.extend(settled_tablets::check(&catalog.tablets, &servers.replicas()));
     found.extend(table_settings::check(&catalog.settings, &settings_of_voters(catalog, servers)));
-    found.extend(disk_sizes::check_listed(&catalog.sizes, sizes(world, plan, servers)));
+    let listed = server_lists::sizes(&catalog.lists);
+    found.extend(disk_sizes::check_listed(&listed, sizes(world, plan, servers)));
+    found.extend(check_lists(plan, catalog, servers));
+    found.extend(told_sizes::check(&catalog.sizes, &servers.leader_sizes()));
+    found.extend(audit_checks::check(world, plan, catalog, servers));
+    found
+}
+
+/// Reports replicas and tablet servers that run and are not listed as they are.
+fn check_lists(plan: &Plan, catalog: &CatalogAudit, servers: &RunningServers) -> Vec<Violation> {
+    let (running, must_reply) = (servers.hosts(), cluster::replies_promptly(plan));
+    let mut found = server_lists::check_replicas(&catalog.lists, &running, must_reply);
+    found.extend(server_lists::check_servers(&catalog.servers, &running, cluster::registration_time(plan)));
     found
 }
 
@@ -90,12 +103,6 @@ pub fn find_wrong_sizes(world: &mut dyn World, plan: &Plan, servers: &RunningSer
 /// Reports tombstones with data. A start removes it, so this is asked before the last one, too.
 pub fn find_kept_data(world: &mut dyn World, servers: &RunningServers) -> Vec<Violation> {
     orphans::check_tombstones(&tombstones(world, &servers.all()))
-}
-
-/// Returns true if superblocks of a server may be older than the server knows.
-fn loses_writes(plan: &Plan, host: Host) -> bool {
-    let lost = |kind: &Fault| matches!(kind, Fault::LostWrite { .. } | Fault::MisdirectedWrite { .. });
-    plan.faults.iter().any(|fault| fault.target == host && lost(&fault.kind))
 }
 
 /// Reports orphans of tablets on the servers' disks.

@@ -2,8 +2,9 @@
 //! fault injector know is made the conditions of oracles.
 
 use crate::cluster;
+use crate::history::HistoryOp;
 use crate::injector::FaultInjector;
-use crate::oracle::{OracleReport, availability, creations, operator_calls};
+use crate::oracle::{OracleReport, availability, creations, lost_replies, operator_calls};
 use crate::workload::Workload;
 use crate::world::BOOTED;
 use sim_plan::Plan;
@@ -22,6 +23,23 @@ pub fn check(plan: &Plan, workload: &Workload, injector: &FaultInjector, report:
     availability::check(&operations, &conditions, report);
     let (events, tables) = (workload.table_history().events(), workload.model_tables());
     availability::check_tables(&events, &tables, &operations, &conditions, report);
+    if !plan.may_lose_acknowledged() {
+        check_calm_times(workload, &operations, &conditions, report);
+    }
+}
+
+/// Checks what faults of the plan excuse where none has an effect.
+fn check_calm_times(
+    workload: &Workload,
+    operations: &[HistoryOp],
+    conditions: &availability::Conditions<'_>,
+    report: &mut OracleReport,
+) {
+    let is_calm = conditions.calm_times(operations);
+    if conditions.is_prompt {
+        lost_replies::check(operations, &is_calm, report);
+    }
+    workload.calm_connection_faults(&is_calm).into_iter().for_each(|violation| report.add(violation));
 }
 
 fn conditions<'a>(plan: &Plan, injector: &'a FaultInjector) -> availability::Conditions<'a> {

@@ -15,8 +15,10 @@ use nyala_common::metrics::{MetricValue, table};
 use crate::health_boards::HealthBoards;
 use crate::oracle::control_calls::CallCount;
 use crate::oracle::resources::{DueMaintenance, ServerUsage};
+use crate::oracle::server_lists::RunningHost;
 use crate::oracle::settled_tablets::RunningReplica;
 use crate::oracle::table_settings::ReplicaSettings;
+use crate::oracle::told_sizes::LeaderSizes;
 use crate::world::World;
 use sim_plan::Host;
 
@@ -45,6 +47,26 @@ impl RunningServers {
     pub fn all(&self) -> Vec<(Host, Arc<TabletServer>)> {
         let servers = self.servers.lock();
         servers.iter().filter_map(|(host, server)| Some((*host, server.upgrade()?))).collect()
+    }
+
+    /// Returns the tablet servers that run, with the roles of their replicas.
+    pub fn hosts(&self) -> Vec<RunningHost> {
+        self.all().iter().map(|(host, server)| running_host(*host, server)).collect()
+    }
+
+    /// Returns the sizes of the leaders of tablets, each of the highest term.
+    pub fn leader_sizes(&self) -> BTreeMap<String, LeaderSizes> {
+        let mut leaders: BTreeMap<String, LeaderSizes> = BTreeMap::new();
+        for (_, server) in self.all() {
+            for (entry, replica) in running_replicas(&server) {
+                let (status, sizes) = (replica.status(), entry.sizes());
+                let Some(sizes) = sizes.filter(|_| status.role == Role::Leader) else { continue };
+                let own = LeaderSizes { term: status.term, bytes: sizes.disk_bytes, rows: sizes.live_rows };
+                let known = leaders.entry(entry.id.to_string()).or_default();
+                *known = if known.term > own.term { *known } else { own };
+            }
+        }
+        leaders
     }
 
     /// Returns the replicas of all servers that run.
@@ -91,6 +113,14 @@ impl RunningServers {
         }));
         usages
     }
+}
+
+fn running_host(host: Host, server: &TabletServer) -> RunningHost {
+    let replicas = running_replicas(server).into_iter();
+    let leads = |replica: &ReplicaHandle| replica.status().role == Role::Leader;
+    let roles = replicas.map(|(entry, replica)| (entry.id.to_string(), leads(&replica)));
+    let (host, id) = (host.name(), server.common.status.uuid().to_string());
+    RunningHost { host, id, replicas: roles.collect() }
 }
 
 fn running_replica(tablet: String, server: String, replica: &ReplicaHandle) -> RunningReplica {

@@ -384,6 +384,11 @@ impl ClientOp {
         matches!(self, ClientOp::Backup { .. } | ClientOp::TableBackup { .. })
     }
 
+    /// Returns true if the op is an operator's change of the masters' group.
+    pub fn changes_masters(&self) -> bool {
+        matches!(self, ClientOp::RemoveMaster { .. } | ClientOp::AddMaster { .. })
+    }
+
     /// Returns true if the op appends to a client's list or reads the lists.
     pub fn is_of_lists(&self) -> bool {
         matches!(self, ClientOp::Link {} | ClientOp::Walk { .. })

@@ -99,7 +99,7 @@ impl Plan {
 
     /// Returns true if an operator changes the masters' group.
     pub fn changes_masters(&self) -> bool {
-        self.any_op(|op| matches!(op, ClientOp::RemoveMaster { .. } | ClientOp::AddMaster { .. }))
+        self.any_op(ClientOp::changes_masters)
     }
 
     /// Returns true if clients append to linked lists or read them.

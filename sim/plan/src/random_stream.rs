@@ -26,6 +26,11 @@ impl RandomStream {
         RandomStream(ChaCha12Rng::seed_from_u64(seed))
     }
 
+    /// Returns a stream of its own that follows from the next number of this one, which stays to be drawn.
+    pub fn fork(&self, name: &str) -> RandomStream {
+        RandomStream::new(self.clone().next_u64(), name)
+    }
+
     pub fn next_u64(&mut self) -> u64 {
         self.0.next_u64()
     }
@@ -74,5 +79,21 @@ impl RandomStream {
         let doublings = (last / first).max(1).ilog2();
         let low = first << self.between(0, u64::from(doublings));
         Duration::from_micros(self.between(low, (low * 2).min(last).max(low)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_fork_leaves_the_next_number_to_be_drawn() {
+        let (mut one, mut other) = (RandomStream::new(1, "test"), RandomStream::new(1, "test"));
+        let first = |stream: &RandomStream, name: &str| stream.fork(name).next_u64();
+        let before = first(&one, "a");
+        assert_eq!(first(&one, "a"), before);
+        assert_ne!(first(&one, "b"), before);
+        assert_eq!(one.next_u64(), other.next_u64());
+        assert_ne!(first(&one, "a"), before);
     }
 }

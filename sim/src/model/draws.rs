@@ -2,10 +2,9 @@
 
 use sim_plan::RandomStream;
 use sim_plan::client_ops::WriteKind;
-use sim_plan::tables::{ColumnSpec, ModelTable, Value, draw};
+use sim_plan::tables::{ColumnKind, ColumnSpec, ModelTable, Value, draw};
 
-use super::{ColNo, Condition, RowCells, RowWrite};
-use crate::wire::bloom::BloomFilter;
+use super::{ColNo, Condition, RowCells, RowWrite, extra_draws};
 
 /// Different keys per column that half of all rows are drawn from.
 const KEY_POOL: u64 = 6;
@@ -66,6 +65,12 @@ fn seen_key(random: &mut RandomStream, table: &ModelTable, known: &[RowCells]) -
     Some(cells).filter(|_| random.percent(SEEN_PERCENT))
 }
 
+/// Draws a value of a column beside the key.
+fn value_beside_key(random: &mut RandomStream, kind: ColumnKind) -> Value {
+    let value = draw::value(random, kind);
+    extra_draws::with_full_bytes(random, kind, value)
+}
+
 /// Draws a row operation.
 pub fn row(random: &mut RandomStream, table: &ModelTable, kind: WriteKind) -> RowWrite {
     row_among(random, table, kind, &[])
@@ -112,7 +117,7 @@ pub fn row_among(
             continue;
         }
         let null = column.nullable && random.percent(20);
-        let value = if null { Value::Null } else { draw::value(random, column.kind) };
+        let value = if null { Value::Null } else { value_beside_key(random, column.kind) };
         cells.insert(column.number, value);
     }
     // An update without a value is no update.
@@ -120,7 +125,7 @@ pub fn row_among(
         && cells.len() == table.key_columns().len()
         && let Some(column) = values.iter().find(|column| Some(column.number) != origin).or(values.first())
     {
-        cells.insert(column.number, draw::value(random, column.kind));
+        cells.insert(column.number, value_beside_key(random, column.kind));
     }
     RowWrite { kind, cells }
 }
@@ -170,7 +175,7 @@ fn condition(
             let pool = format!("key {}", random.below(KEY_POOL));
             return draw::value(&mut RandomStream::new(u64::from(column.number), &pool), column.kind);
         }
-        draw::value(random, column.kind)
+        if key { draw::value(random, column.kind) } else { value_beside_key(random, column.kind) }
     };
     match random.below(8) {
         0 | 1 => Condition::Equal(value(random)),
@@ -187,13 +192,16 @@ fn condition(
                 _ => Condition::Range(Some(low), Some(high)),
             }
         }
-        4 => Condition::In((0..random.between(1, 5)).map(|_| value(random)).collect()),
+        4 => {
+            let values = (0..random.between(1, 5)).map(|_| value(random)).collect();
+            extra_draws::in_list(random, column.kind, key, values)
+        }
         5 if column.nullable => Condition::Null,
         6 => Condition::NotNull,
         _ => {
-            let values = (0..random.between(1, 4)).map(|_| value(random));
-            let cells: Vec<Vec<u8>> = values.filter_map(|value| column.kind.cell(&value)).collect();
-            Condition::Bloom(BloomFilter::of(&cells, random.between(5, 8) as u32, random.pick(&[0, 42])))
+            let values: Vec<Value> = (0..random.between(1, 4)).map(|_| value(random)).collect();
+            let (size, seed) = (random.between(5, 8) as u32, random.pick(&[0, 42]));
+            extra_draws::bloom(random, column, known, (values.as_slice(), size, seed))
         }
     }
 }

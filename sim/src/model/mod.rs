@@ -4,6 +4,7 @@
 //! plan ──► [`sim_plan::tables`]  shapes and values
 //!              │
 //!              ├──► draws       rows and conditions that fit a version
+//!              ├──► extra_draws rare parts of them, by streams of their own
 //!              ├──► alter_draws alterations that fit a version; range_draws: those of ranges
 //!              ├──► rows        what a row operation does to a row, and its answer
 //!              ├──► condition   whether a scan's condition keeps a cell
@@ -16,6 +17,7 @@
 pub mod alter_draws;
 mod condition;
 pub mod draws;
+pub mod extra_draws;
 pub mod invalid_draws;
 mod range_draws;
 pub mod rows;

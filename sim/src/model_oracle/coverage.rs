@@ -3,10 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use sim_plan::client_ops::{MetadataQuery, ScanPause, TableStep, WriteKind};
-use sim_plan::tables::{ModelTable, TypeWord};
+use sim_plan::tables::{ModelTable, RangeSpec, TypeWord};
 
 use super::history::{ReadCall, ReadOutcome, TableCall, TableEvent, WriteOutcome};
-use crate::model::{Incarnation, RowAnswer};
+use crate::model::{Condition, Incarnation, RowAnswer};
 use crate::wire::scan::ScanTime;
 
 /// Prefix of the names, among a run's marks.
@@ -70,6 +70,11 @@ fn shape_cells(table: &ModelTable) -> Vec<String> {
     found.push(format!("range columns {}", table.spec.range.len()));
     let own = table.ranges.iter().any(|range| !range.hash.is_empty());
     found.extend(own.then(|| "range with its own hash".to_string()));
+    let has_other_columns = |range: &RangeSpec| {
+        range.hash.iter().zip(&table.spec.hash).any(|(own, of)| own.columns != of.columns)
+    };
+    let other = table.ranges.iter().any(has_other_columns);
+    found.extend(other.then(|| "range hashed by other columns".to_string()));
     let open = table.ranges.iter().any(|range| range.low.is_empty() || range.high.is_empty());
     found.extend(open.then(|| "range without a bound".to_string()));
     found
@@ -87,6 +92,7 @@ fn read_cells(table: &Incarnation, call: &ReadCall) -> Vec<String> {
         let Some(column) = table.columns.get(number) else { continue };
         let role = if usize::from(*number) < table.key_count() { "key" } else { "value" };
         found.push(format!("condition {} {} {role}", condition.word(), column.kind.word.word()));
+        found.extend(rare_forms(condition).into_iter().map(ToString::to_string));
     }
     let time = match call.time {
         ScanTime::Latest => "latest",
@@ -98,6 +104,20 @@ fn read_cells(table: &Incarnation, call: &ReadCall) -> Vec<String> {
     found.extend(call.limit.map(|_| format!("scan {kind} limit")));
     found.extend(call.lower.as_ref().map(|_| format!("scan {kind} bounds")));
     found
+}
+
+/// Returns the rare forms that a condition has.
+fn rare_forms(condition: &Condition) -> Vec<&'static str> {
+    match condition {
+        Condition::In(values) if values.is_empty() => vec!["list without values"],
+        Condition::InSet(_) => vec!["list of very many values"],
+        Condition::Bloom { filters, low, high } => {
+            let several = (filters.len() > 1).then_some("several Bloom filters");
+            let bounded = (low.is_some() || high.is_some()).then_some("Bloom filter with bounds");
+            several.into_iter().chain(bounded).collect()
+        }
+        _ => Vec::new(),
+    }
 }
 
 /// Returns the cells that runs should reach.
@@ -136,6 +156,11 @@ pub fn wanted() -> BTreeSet<String> {
         "hash of two columns",
         "hash with a seed",
         "range with its own hash",
+        "range hashed by other columns",
+        "list without values",
+        "list of very many values",
+        "several Bloom filters",
+        "Bloom filter with bounds",
         "range without a bound",
         "scan while altered",
         "scan by the client",

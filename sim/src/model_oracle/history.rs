@@ -153,8 +153,13 @@ impl std::fmt::Display for ReadCall {
                 Condition::AtMost(value) => write!(f, ", {column} at most {}", value.text())?,
                 Condition::Above(value) => write!(f, ", {column} above {}", value.text())?,
                 Condition::In(values) => write!(f, ", {column} in [{}]", text(values))?,
+                Condition::InSet(values) => write!(f, ", {column} in {} values", values.len())?,
                 Condition::Range(low, high) => {
                     write!(f, ", {column} from {} to {}", low.text(), high.text())?
+                }
+                Condition::Bloom { filters, low, high } => {
+                    let (count, low, high) = (filters.len(), low.text(), high.text());
+                    write!(f, ", {column} in {count} Bloom filters from {low} to {high}")?;
                 }
                 other => write!(f, ", {column} {}", other.word())?,
             }

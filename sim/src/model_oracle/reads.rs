@@ -19,7 +19,8 @@ fn kept(table: &Incarnation, call: &ReadCall, meaning: &Meaning, row: &RowCells)
     each.min().unwrap_or(Truth::Yes)
 }
 
-fn has_values(
+/// Returns true if a scan returns the values that a row has.
+pub(crate) fn has_values(
     table: &Incarnation,
     call: &ReadCall,
     meaning: &Meaning,

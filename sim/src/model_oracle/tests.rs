@@ -304,7 +304,7 @@ impl Player {
                 }
                 (Some(Rule::NullKeepsAll), Condition::Null) => Some(true),
                 (Some(Rule::NotNullKeepsNull), Condition::NotNull) => Some(true),
-                (Some(Rule::BloomMisses), Condition::Bloom(_)) => Some(false),
+                (Some(Rule::BloomMisses), Condition::Bloom { .. }) => Some(false),
                 _ => None,
             };
             wrong.unwrap_or_else(|| condition.keeps(column.kind, &value) == Truth::Yes)

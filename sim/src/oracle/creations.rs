@@ -50,7 +50,8 @@ pub fn check(operations: &[HistoryOp], conditions: &CreationConditions<'_>, repo
     }
 }
 
-fn is_creation(operation: &HistoryOp) -> bool {
+/// Returns true for an operation that makes a table.
+pub(super) fn is_creation(operation: &HistoryOp) -> bool {
     matches!(&operation.request, ClientRequest::Other(text) if text.starts_with("make "))
 }
 

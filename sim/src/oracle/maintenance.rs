@@ -18,7 +18,8 @@ pub type RowBytes = Vec<Option<Vec<u8>>>;
 pub struct TabletContents {
     /// Rows by snapshot, sorted.
     pub snapshots: Vec<(Timestamp, Vec<RowBytes>)>,
-    /// Rows that changed between the first and the last snapshot, sorted.
+    /// Rows that changed between the first snapshot and the second, sorted, and then those up to the third. A row that
+    /// is deleted at the later snapshot has its last values, also if it was inserted again since.
     pub changed: Vec<RowBytes>,
     /// The count that the tablet keeps.
     pub live_rows: u64,
@@ -60,7 +61,7 @@ fn difference(before: &TabletContents, after: &TabletContents) -> Option<String>
     }
     if let Some(row) = first_difference(&before.changed, &after.changed) {
         let (found, rows) = (after.changed.len(), before.changed.len());
-        return Some(format!("a diff scan over all snapshots has {found} rows instead of {rows}, {row}"));
+        return Some(format!("diff scans between snapshots have {found} rows instead of {rows}, {row}"));
     }
     let (counted, rows) = (after.live_rows, before.live_rows);
     (counted != rows).then(|| format!("{counted} live rows are counted instead of {rows}"))

@@ -140,13 +140,11 @@ fn contents(tablet: &Tablet, snapshots: &[Timestamp]) -> Result<TabletContents> 
         ..ScanSpec::latest(projection.clone())
     };
     let of = |before: &Timestamp| Ok((*before, rows(tablet, &at(*before))?));
-    let changed = match snapshots {
-        [first, .., last] => {
-            let diff = ScanSpec { ordered: true, diff_from: Some(*first), ..at(*last) };
-            rows(tablet, &diff)?
-        }
-        _ => Vec::new(),
-    };
+    let mut changed = Vec::new();
+    for last in snapshots.iter().skip(1) {
+        let diff = ScanSpec { ordered: true, diff_from: Some(snapshots[0]), ..at(*last) };
+        changed.extend(rows(tablet, &diff)?);
+    }
     Ok(TabletContents {
         snapshots: snapshots.iter().map(of).collect::<Result<_>>()?,
         changed,

@@ -287,7 +287,13 @@ impl TrialTable {
             Some(since) => {
                 let touched = rows.is_touched(key, since, stamp(call));
                 let change = (&rows.at(key, since), &after, touched);
-                reads::fits_diff(&self.model, call, meaning, change, seen)
+                let last = rows.last(key, stamp(call));
+                // The engine promises the last values of a deleted row, whatever became of it since.
+                let is_last = |seen: &ScanRow| {
+                    last.as_ref().is_some_and(|row| reads::has_values(&self.model, call, meaning, row, seen))
+                };
+                let gone = seen.filter(|seen| seen.deleted && after.is_none());
+                reads::fits_diff(&self.model, call, meaning, change, seen) && gone.is_none_or(is_last)
             }
         }
     }

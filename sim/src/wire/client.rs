@@ -99,6 +99,7 @@ master_replies!(
     GetTableLocationsResponsePb,
     GetTableSchemaResponsePb,
     GetTableStatisticsResponsePb,
+    GetTabletLocationsResponsePb,
     IsAlterTableDoneResponsePb,
     IsCreateTableDoneResponsePb,
     ListTablesResponsePb,

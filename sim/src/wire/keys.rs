@@ -173,11 +173,22 @@ pub fn holds(bounds: &Bounds, key: &[u8]) -> bool {
 pub fn successor(kind: ColumnKind, value: &Value) -> Option<Value> {
     match (kind.form(), value) {
         (CellForm::Int(..), Value::Int(number)) => {
-            (*number < kind.int_range().1).then(|| Value::Int(number + 1))
+            (*number < greatest_cell(kind)).then(|| Value::Int(number + 1))
         }
         (CellForm::Float(bytes), Value::Bits(bits)) => next_bits(*bits, bytes).map(Value::Bits),
         (CellForm::Bytes, Value::Bytes(bytes)) => Some(Value::bytes(&[bytes, &[0][..]].concat())),
         _ => None,
+    }
+}
+
+/// Returns the greatest number that a cell of an integer type may have. Servers take dates and decimals beyond those
+/// that clients may write.
+fn greatest_cell(kind: ColumnKind) -> i128 {
+    match kind.word {
+        TypeWord::Date | TypeWord::Decimal32 | TypeWord::Decimal64 | TypeWord::Decimal128 => {
+            kind.form().int_range().1
+        }
+        _ => kind.int_range().1,
     }
 }
 
@@ -374,7 +385,9 @@ mod tests {
         let next = |word, value: Value| successor(ColumnKind::plain(word), &value);
         assert_eq!(next(TypeWord::Int8, Value::Int(-1)), Some(Value::Int(0)));
         assert_eq!(next(TypeWord::Int8, Value::Int(127)), None);
-        assert_eq!(next(TypeWord::Date, Value::Int(2_932_896)), None);
+        assert_eq!(next(TypeWord::Bool, Value::Int(1)), None);
+        assert_eq!(next(TypeWord::Date, Value::Int(2_932_896)), Some(Value::Int(2_932_897)));
+        assert_eq!(next(TypeWord::Date, Value::Int(i32::MAX.into())), None);
         assert_eq!(next(TypeWord::String, Value::bytes(b"a")), Some(Value::bytes(b"a\0")));
         for number in [-1.5, -0.0, 0.0, 1.5, f64::MAX, f64::NEG_INFINITY] {
             let bits = |number: f64| Value::Bits(number.to_bits());

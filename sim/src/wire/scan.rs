@@ -122,7 +122,7 @@ impl TabletScan {
 
     /// Returns the features that a server needs for this scan.
     pub fn features(&self) -> Vec<u32> {
-        let bloom = self.conditions.iter().any(|(_, of)| matches!(of, Condition::Bloom(_)));
+        let bloom = self.conditions.iter().any(|(_, of)| matches!(of, Condition::Bloom { .. }));
         let mut features = Vec::new();
         features.extend((!self.conditions.is_empty()).then_some(PREDICATES));
         features.extend((self.format == RowsFormat::Padded).then_some(PADDING));

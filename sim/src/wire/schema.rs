@@ -17,6 +17,7 @@ use sim_plan::tables::spec::{AUTO_INCREMENT, CompressionWord, EncodingWord};
 use sim_plan::tables::value::CellForm;
 use sim_plan::tables::{ColumnKind, ColumnSpec, HashLevel, ModelTable, RangeSpec, TypeWord, Value};
 
+use super::bloom::BloomFilter;
 use super::keys;
 use super::rows::{EXCLUSIVE_LOWER_BOUND, INCLUSIVE_UPPER_BOUND, LOWER_BOUND, RowEncoder, Slot, UPPER_BOUND};
 use crate::model::{Condition, TableSettings};
@@ -299,19 +300,26 @@ pub fn predicate(column: &ColumnSpec, condition: &Condition) -> ColumnPredicateP
         Condition::In(values) => {
             Predicate::InList(InList { values: values.iter().filter_map(cell).collect() })
         }
+        Condition::InSet(values) => {
+            Predicate::InList(InList { values: values.iter().filter_map(cell).collect() })
+        }
         Condition::Null => Predicate::IsNull(IsNull {}),
         Condition::NotNull => Predicate::IsNotNull(IsNotNull {}),
-        Condition::Bloom(filter) => Predicate::InBloomFilter(InBloomFilter {
-            bloom_filters: vec![BlockBloomFilterPb {
-                log_space_bytes: Some(filter.log_space()),
-                bloom_data: Some(filter.bytes().into()),
-                always_false: Some(false),
-                hash_algorithm: None,
-                hash_seed: Some(filter.seed()),
-            }],
-            lower: None,
-            upper: None,
+        Condition::Bloom { filters, low, high } => Predicate::InBloomFilter(InBloomFilter {
+            bloom_filters: filters.iter().map(bloom_filter).collect(),
+            lower: low.as_ref().and_then(cell),
+            upper: high.as_ref().and_then(cell),
         }),
     };
     ColumnPredicatePb { column: Some(column.name.clone()), predicate: Some(predicate) }
+}
+
+fn bloom_filter(filter: &BloomFilter) -> BlockBloomFilterPb {
+    BlockBloomFilterPb {
+        log_space_bytes: Some(filter.log_space()),
+        bloom_data: Some(filter.bytes().into()),
+        always_false: Some(false),
+        hash_algorithm: None,
+        hash_seed: Some(filter.seed()),
+    }
 }

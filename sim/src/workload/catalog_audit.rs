@@ -2,8 +2,14 @@
 
 use std::collections::BTreeMap;
 
+use crate::oracle::group_reports::GroupReports;
+use crate::oracle::quiet_scans::QuietScan;
+use crate::oracle::server_lists::{ServerLists, ToldServers};
 use crate::oracle::settled_tablets::ListedTablet;
+use crate::oracle::table_lookups::TableLookups;
 use crate::oracle::table_settings::Settings;
+use crate::oracle::tablet_traits::{TraitLists, TraitTexts};
+use crate::oracle::told_sizes::ToldSizes;
 use crate::oracle::unlisted_replicas::ListedReplicas;
 use crate::oracle::whole_tables::TableLayout;
 
@@ -13,8 +19,26 @@ pub struct CatalogAudit {
     pub layouts: Vec<TableLayout>,
     pub replicas: ListedReplicas,
     pub tablets: BTreeMap<String, ListedTablet>,
-    /// Sizes that servers list, by host and tablet.
-    pub sizes: BTreeMap<(String, String), u64>,
+    /// Tablets that servers list.
+    pub lists: ServerLists,
+    /// Tablet servers that masters list.
+    pub servers: ToldServers,
+    /// Sizes of tables that masters tell.
+    pub sizes: Vec<ToldSizes>,
     /// Settings that each tablet is to have.
     pub settings: BTreeMap<String, Settings>,
+    /// Numbers of tables, and of dropped ones that are kept for recall.
+    pub tables: usize,
+    pub kept_tables: usize,
+    /// Lookups of tablets, by table. Those that were not executed in time are left out, as below.
+    pub lookups: Vec<TableLookups>,
+    /// Questions that masters refused.
+    pub refused: Vec<String>,
+    /// Traits that each tablet is to have, and those that servers list.
+    pub wanted: BTreeMap<String, TraitTexts>,
+    pub traits: TraitLists,
+    /// Reports of replicas, where clients may ask for them.
+    pub groups: GroupReports,
+    /// Scans of one tablet of each table.
+    pub scans: Vec<QuietScan>,
 }

@@ -6,22 +6,27 @@ use std::time::Duration;
 
 use engine::error::{Error, ErrorKind};
 use engine::schema::partition::HashDimension;
+use engine::time::Instant;
 use nyala_client::location_cache::ReplicaLocation;
-use nyala_client::replica_admin::TabletReplicas;
+use nyala_client::replica_admin::{ServerInfo, TabletReplicas};
 use nyala_client::{Client, ScanSpec, Table};
 use nyala_common::env::Env;
-use nyala_proto::kudu::tablet::TabletStatusPb;
-use nyala_proto::kudu::tserver::{ListTabletsRequestPb, ListTabletsResponsePb};
+use nyala_proto::kudu::consensus::raft_peer_pb::Role;
+use nyala_proto::kudu::tablet::TabletStatePb;
+use nyala_proto::kudu::tserver::list_tablets_response_pb::StatusAndSchemaPb;
 
-use super::admin::call;
+use super::audit_lookups::ask_masters;
+use super::audit_reports::listed_traits;
+use super::audit_scans::scan_quiet_tablet;
 use super::catalog_audit::CatalogAudit;
-use super::{TSERVER_PORT, Workload, until};
+use super::{Workload, until};
+use crate::oracle::server_lists::{ToldReplica, ToldServer};
 use crate::oracle::settled_tablets::ListedTablet;
 use crate::oracle::table_settings;
+use crate::oracle::told_sizes::ToldSizes;
 use crate::oracle::unlisted_replicas::ListedReplicas;
 use crate::oracle::whole_tables::TableLayout;
-use crate::wire::client::TSERVER;
-use sim_plan::Host;
+use sim_plan::faults::DiskEffect;
 
 /// Pause before an audit: orders of masters may still be on their way.
 const PAUSE: Duration = Duration::from_secs(2);
@@ -42,51 +47,76 @@ impl Workload {
 
     async fn read_catalog(&self, env: &Env, client: &Client) -> Result<CatalogAudit, Error> {
         let within = self.plan().cluster.op_timeout;
+        let deadline = env.now().mono.after(self.plan().quiet / 2);
         let tables = until(env, within, async || client.list_tables(None).await).await?;
-        let mut audit = CatalogAudit::default();
+        let mut audit = CatalogAudit { tables: tables.len(), ..CatalogAudit::default() };
+        let mut opened = Vec::new();
         for table in tables {
             let read = until(env, within, async || match client.open_table(&table.name).await {
-                Ok(table) => audit_of(&table).await.map(Some),
+                Ok(table) => audit_of(&table).await.map(|audit| Some((table, audit))),
                 // An order to drop it whose reply was lost.
                 Err(error) if error.kind == ErrorKind::NotFound => Ok(None),
                 Err(error) => Err(error.context(format_args!("table {}", table.name))),
             });
-            let Some(of_table) = read.await? else { continue };
+            let Some((table, of_table)) = read.await? else { continue };
+            opened.push(table);
             audit.layouts.extend(of_table.layouts);
             audit.replicas.extend(of_table.replicas);
             audit.tablets.extend(of_table.tablets);
             audit.settings.extend(of_table.settings);
+            audit.sizes.extend(of_table.sizes);
         }
         // Tables that are kept for recall have their replicas: one may be left whose recall was given up.
-        for table in until(env, within, async || client.deleted_tables().await).await? {
+        let kept = until(env, within, async || client.deleted_tables().await).await?;
+        audit.kept_tables = kept.len();
+        for table in kept {
             let read = until(env, within, async || match client.replicas(&table.name).await {
                 Err(error) if error.kind == ErrorKind::NotFound => Ok(Vec::new()),
                 found => found,
             });
             audit.replicas.extend(read.await?.iter().map(hosts_of));
         }
-        audit.sizes = self.listed_sizes(env).await;
+        let servers = until(env, within, async || client.servers().await).await?;
+        audit.servers = servers.iter().map(|server| (server.id.to_string(), told_server(server))).collect();
+        self.ask_plainly(env, &opened, deadline, &mut audit).await;
         Ok(audit)
     }
 
-    /// Returns the sizes of tablets that servers list, by host and tablet.
-    async fn listed_sizes(&self, env: &Env) -> BTreeMap<(String, String), u64> {
-        let within = self.plan().cluster.rpc_timeout;
-        let mut sizes = BTreeMap::new();
-        for host in (0..self.plan().cluster.tservers).map(Host::Tserver) {
-            let address = format!("{host}:{TSERVER_PORT}");
-            let request = ListTabletsRequestPb { need_schema_info: Some(false), ..Default::default() };
-            let listed: Result<ListTabletsResponsePb, Error> =
-                call(env, &address, TSERVER, "ListTablets", &request, within).await;
-            let Ok(listed) = listed else { continue };
-            let of_tablet = listed.status_and_schema.into_iter().map(|tablet| tablet.tablet_status);
-            let size = |tablet: TabletStatusPb| {
-                let bytes = u64::try_from(tablet.estimated_on_disk_size?).ok()?;
-                Some(((host.name(), tablet.tablet_id), bytes))
-            };
-            sizes.extend(of_tablet.filter_map(size));
+    /// Adds what `nyala-client` does not ask for. `deadline`: end of the questions to masters and of scans.
+    async fn ask_plainly(&self, env: &Env, tables: &[Table], deadline: Instant, audit: &mut CatalogAudit) {
+        let mut client = self.audit_client(env);
+        for table in tables {
+            ask_masters(&mut client, table, deadline, audit).await;
         }
-        sizes
+        for table in tables.iter().filter(|_| self.has_sound_files()) {
+            audit.scans.extend(scan_quiet_tablet(&mut client, table, deadline).await);
+        }
+        audit.groups = self.group_reports(env).await;
+        for (host, tablets) in self.tablets_of_servers(env).await {
+            audit.traits.extend(tablets.iter().map(|tablet| listed_traits(&host, tablet)));
+            let id = |tablet: &StatusAndSchemaPb| tablet.tablet_status.tablet_id.clone();
+            let by_id = tablets.iter().map(|tablet| (id(tablet), told_replica(tablet)));
+            audit.lists.insert(host, by_id.collect());
+        }
+    }
+
+    /// Returns true if no fault of the plan damages files. A scan would fail the replica that reads one first.
+    fn has_sound_files(&self) -> bool {
+        let mut faults = self.plan().faults.iter();
+        faults.all(|fault| matches!(fault.kind.kind().disk_effect(), DiskEffect::None | DiskEffect::Wipe))
+    }
+}
+
+fn told_server(server: &ServerInfo) -> ToldServer {
+    ToldServer { host: server.host.clone(), silent_for: server.silent_for }
+}
+
+fn told_replica(listed: &StatusAndSchemaPb) -> ToldReplica {
+    let status = &listed.tablet_status;
+    ToldReplica {
+        bytes: status.estimated_on_disk_size.and_then(|bytes| u64::try_from(bytes).ok()),
+        runs: status.state() == TabletStatePb::Running,
+        leads: listed.role == Some(Role::Leader as i32),
     }
 }
 
@@ -123,8 +153,16 @@ async fn audit_of(table: &Table) -> Result<CatalogAudit, Error> {
     let own =
         table_settings::wanted(table.extra_config(), table.owner(), table.comment(), table.num_replicas());
     let settings = known.keys().map(|tablet| (tablet.clone(), own.clone())).collect();
+    let sizes = vec![told_sizes(table, known.keys().cloned().collect()).await?];
     let layouts = vec![layout];
-    Ok(CatalogAudit { layouts, replicas, tablets: known, settings, ..CatalogAudit::default() })
+    Ok(CatalogAudit { layouts, replicas, tablets: known, settings, sizes, ..CatalogAudit::default() })
+}
+
+/// Returns the sizes of a table that masters tell.
+async fn told_sizes(table: &Table, tablets: Vec<String>) -> Result<ToldSizes, Error> {
+    let name = table.name();
+    let told = table.client().table_statistics(name).await?;
+    Ok(ToldSizes { table: name.to_string(), tablets, bytes: told.disk_bytes, rows: told.live_rows })
 }
 
 fn listed(replicas: &[ReplicaLocation]) -> ListedTablet {

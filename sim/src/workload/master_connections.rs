@@ -13,16 +13,19 @@ use nyala_common::env::Env;
 use super::master_changes::address;
 use super::recovery_checks::RECOVERY_CLIENT;
 use super::{Workload, until};
+use crate::history::Nanos;
 use crate::oracle::Violation;
 use crate::oracle::connections::{self, ConnectionRules};
 use crate::server_limits::raft;
 use crate::wire::client::PlainClient;
-use crate::wire::connections::MasterAnswer;
+use crate::wire::connections::{LeaderAnswers, MasterAnswer};
 use sim_plan::faults::DiskEffect;
 use sim_plan::{FaultKind, Host, Plan, TimedFault};
 
 /// Pause between two questions to a master.
 const PAUSE: Duration = Duration::from_millis(50);
+/// Time within which a leader that nothing disturbs has made the token keys that are due: it looks once a second.
+const KEYS_REFRESHED_WITHIN: Duration = Duration::from_secs(5);
 
 impl Workload {
     /// Runs `work` of the plan's first client in a secured cluster while masters are asked for their roles: a new
@@ -74,13 +77,39 @@ impl Workload {
     /// Returns what is wrong with the answers that clients got.
     pub(super) fn connection_faults(&self) -> Vec<Violation> {
         let (plan, answers) = (self.plan(), self.state().connections.all());
-        let rules = ConnectionRules {
-            is_secure: plan.security.is_some(),
-            has_keys: has_keys(plan),
-            election: raft(plan).election_timeout(),
-        };
+        let rules = connection_rules(plan, has_keys(plan));
         connections::check(&rules, &answers, |master| may_lose_catalog(plan, master))
     }
+
+    /// Returns what is wrong with answers at times at which no fault has an effect. `is_calm`: true for such times.
+    pub fn calm_connection_faults(&self, is_calm: impl Fn(Nanos, Nanos) -> bool) -> Vec<Violation> {
+        let plan = self.plan();
+        if !plan.clocks.is_empty() || plan.changes_masters() || plan.faults.iter().any(outlasts_disturbance) {
+            return Vec::new();
+        }
+        let LeaderAnswers { incomplete, .. } = self.state().connections.all();
+        let was_calm = |answer: &MasterAnswer, again: Option<&MasterAnswer>| {
+            let from = answer.asked.saturating_sub(KEYS_REFRESHED_WITHIN.as_nanos() as Nanos);
+            is_calm(from, again.unwrap_or(answer).told)
+        };
+        let calm = incomplete.into_iter().filter(|(_, answer, again)| was_calm(answer, again.as_ref()));
+        let answers = LeaderAnswers { incomplete: calm.collect(), ..LeaderAnswers::default() };
+        connections::check(&connection_rules(plan, true), &answers, |_| false)
+    }
+}
+
+fn connection_rules(plan: &Plan, has_keys: bool) -> ConnectionRules {
+    let (is_secure, election) = (plan.security.is_some(), raft(plan).election_timeout());
+    ConnectionRules { is_secure, has_keys, election }
+}
+
+/// Returns true if a fault's effect on masters may last longer than its disturbance: bytes of a master are lost or
+/// wrong, or keys were made by a wrong clock.
+fn outlasts_disturbance(fault: &TimedFault) -> bool {
+    use FaultKind::{ClockDrift, ClockError, ClockJump, ClockStep};
+    let kind = fault.kind.kind();
+    let is_of_clock = matches!(kind, ClockDrift | ClockError | ClockJump | ClockStep);
+    is_of_clock || (matches!(fault.target, Host::Master(_)) && kind.loses_durable_data())
 }
 
 /// Returns true if leading masters always have a valid key: their clocks are right, a majority of them is up, and no
@@ -133,5 +162,8 @@ mod tests {
         assert!(!has_keys(&plan) && !may_lose_catalog(&plan, "m1:7051"));
         add(&mut plan, Fault::DiskError { dir: HostDir::Wal, op: 3 });
         assert!(may_lose_catalog(&plan, "m1:7051") && !may_lose_catalog(&plan, "m0:7051"));
+        assert!(!plan.faults.iter().any(outlasts_disturbance));
+        add(&mut plan, Fault::Wipe { down: Duration::from_secs(1) });
+        assert!(plan.faults.iter().any(outlasts_disturbance));
     }
 }

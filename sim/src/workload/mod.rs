@@ -30,6 +30,9 @@ use sim_plan::Plan;
 
 mod admin;
 mod append_list;
+mod audit_lookups;
+mod audit_reports;
+mod audit_scans;
 mod auto_increment;
 mod backup_log;
 mod backups;

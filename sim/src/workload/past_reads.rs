@@ -10,6 +10,7 @@ use nyala_common::env::Env;
 use super::recovery_checks::RECOVERY_CLIENT;
 use super::{Workload, nanos, row_encoding, tables, until};
 use crate::history::{CallOutcome, ClientRequest, HybridStamp, RowResult, ScanMode, ScanRequest, TableNo};
+use crate::oracle::history_gc;
 use crate::projection::WHOLE;
 use sim_plan::RandomStream;
 
@@ -89,7 +90,14 @@ impl Workload {
         let call = self.history().invoke(RECOVERY_CLIENT, nanos(env), after, ClientRequest::Scan(scan));
         let (outcome, result) = match self.read(table, scan, spec, None).await {
             Ok(read) => (CallOutcome::Rows { at: read.at, rows: read.rows }, Ok(())),
-            Err(error) => (CallOutcome::Failed((&error).into()), Err(error)),
+            Err(error) => {
+                let (kept, ended) = (self.plan().history_kept(), env.now().wall.micros);
+                let oldest = diff_from.unwrap_or(at);
+                let early = kept
+                    .and_then(|kept| history_gc::check_refused(&scan, oldest, ended, &error.message, kept));
+                early.into_iter().for_each(|violation| self.report_violation(violation));
+                (CallOutcome::Failed((&error).into()), Err(error))
+            }
         };
         self.history().answer(call, nanos(env), outcome);
         result

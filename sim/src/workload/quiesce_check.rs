@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use engine::error::Error;
+use engine::error::{Error, ErrorKind};
 use engine::time::Instant;
 use nyala_client::location_cache::TabletLocation;
 use nyala_client::{Client, Table};
@@ -49,7 +49,7 @@ impl Workload {
         let tokens = until(env, left(), async || table.scan_tokens(&spec()).await).await?;
         let tablets: Vec<TabletLocation> = tokens.iter().map(|token| token.tablet().clone()).collect();
         let mut quiesce = QuiesceCheck::new(self, env, &address, &tablets);
-        quiesce.count_scanners(&table, &tablets).await;
+        quiesce.count_until(&table, &tablets, deadline).await?;
         quiesce.wait_for_transfers(deadline).await?;
         until(env, left(), async || self.check_masters(env, &table, &address).await).await?;
         self.begin_scans(env, &table, &tablets, &address).await
@@ -121,7 +121,10 @@ impl<'a> QuiesceCheck<'a> {
     {
         let called: Result<RpcResponse<R>, CallFailure> =
             self.plain.call(self.address, service, method, request, CallOptions::default()).await;
-        called.map(|reply| reply.message).map_err(|failure| Error::not_ready(failure.to_string()))
+        called.map(|reply| reply.message).map_err(|failure| match failure {
+            CallFailure::Unknown(_) => Error::timed_out(failure.to_string()),
+            CallFailure::Refused { .. } | CallFailure::NotNow(_) => Error::not_ready(failure.to_string()),
+        })
     }
 
     /// Returns the numbers that the server tells; `None` if they are not right.
@@ -139,11 +142,37 @@ impl<'a> QuiesceCheck<'a> {
         }
     }
 
-    /// Opens a scanner before the server quiesces, and closes it. Without a reply nothing is compared.
-    async fn count_scanners(&mut self, table: &Table, tablets: &[TabletLocation]) {
-        if let Ok(Some(counts)) = self.try_count_scanners(table, tablets).await {
-            let found = quiescing::check_scanners(self.address, counts);
-            found.into_iter().for_each(|found| self.workload.report_violation(found));
+    /// Counts a scanner, again while the server refuses a call: its replica may have moved.
+    async fn count_until(
+        &mut self,
+        table: &Table,
+        tablets: &[TabletLocation],
+        deadline: Instant,
+    ) -> Result<(), Error> {
+        let (env, mut known) = (self.plain.env.clone(), tablets.to_vec());
+        loop {
+            match self.count_scanners(table, &known).await {
+                Ok(()) => return Ok(()),
+                Err(error) if self.plain.is_over(deadline) => return Err(error),
+                Err(_) => env.sleep(PAUSE).await,
+            }
+            if let Ok(found) = self.workload.look_up(&env, table).await {
+                known = found.into_iter().map(|(_, tablet)| tablet).collect();
+            }
+        }
+    }
+
+    /// Opens a scanner before the server quiesces, and closes it. Returns the error of a call that was not executed. A
+    /// call without a reply may be executed at any time: then nothing is compared.
+    async fn count_scanners(&mut self, table: &Table, tablets: &[TabletLocation]) -> Result<(), Error> {
+        match self.try_count_scanners(table, tablets).await {
+            Ok(Some(counts)) => {
+                let found = quiescing::check_scanners(self.address, counts);
+                found.into_iter().for_each(|found| self.workload.report_violation(found));
+                Ok(())
+            }
+            Err(error) if error.kind != ErrorKind::TimedOut => Err(error),
+            Ok(None) | Err(_) => Ok(()),
         }
     }
 
@@ -160,7 +189,10 @@ impl<'a> QuiesceCheck<'a> {
         };
         let Some(before) = self.stats(None).await? else { return Ok(None) };
         let opened: ScanResponsePb = self.call(TSERVER, "Scan", &open_only(table, &tablet)).await?;
-        let Some(scanner) = opened.scanner_id else { return Ok(None) };
+        refused(opened.error.map(|error| error.status))?;
+        let Some(scanner) = opened.scanner_id else {
+            return Err(Error::not_ready(format!("{} opened no scanner of tablet {tablet}", self.address)));
+        };
         let open = self.stats(None).await?;
         let close = ScanRequestPb {
             scanner_id: Some(scanner),
@@ -225,7 +257,7 @@ impl<'a> QuiesceCheck<'a> {
 }
 
 /// Returns a request that opens a scanner and reads nothing.
-fn open_only(table: &Table, tablet: &str) -> ScanRequestPb {
+pub(super) fn open_only(table: &Table, tablet: &str) -> ScanRequestPb {
     let mut column = schema::column_to_pb(&table.schema().columns()[0], true);
     column.id = None;
     let new = NewScanRequestPb {

@@ -6,10 +6,11 @@ use engine::error::Error;
 use nyala_client::{ReadMode, ScanSpec, Table};
 
 use super::client_actor::ClientActor;
+use super::nanos;
 use super::row_encoding;
 use super::scans::spec;
 use super::tables::KEYS_END;
-use crate::history::{HybridStamp, ScanMode, ScanRequest, TableNo};
+use crate::history::{CallOutcome, ClientRequest, HybridStamp, Nanos, ScanMode, ScanRequest, TableNo};
 use crate::oracle::query_consistency;
 use crate::projection::{CellPredicate, ColumnNo, KEY, Projection, RowFilter, SMALL, TEXT};
 use sim_plan::ClientOp;
@@ -103,15 +104,30 @@ impl ClientActor {
 
     async fn count(&mut self, table: &Table, scan: ScanRequest, spec: ScanSpec) {
         let none = ScanSpec { columns: Some(Vec::new()), ..spec.clone() };
-        let Ok(count) = count(table, none).await else { return };
+        let began = (nanos(&self.env), self.after());
+        let count = match count(table, none).await {
+            Ok(count) => count,
+            Err(error) => return self.record_failed(scan, began, error),
+        };
         let Some(read) = self.read(table, scan, spec).await else { return };
         let found = query_consistency::check_count(&scan, count, &read.rows);
         found.into_iter().for_each(|violation| self.workload.report_violation(violation));
     }
 
+    /// Records a scan that failed and whose rows would not be part of the history: its error needs a cause, too.
+    fn record_failed(&self, scan: ScanRequest, (began, after): (Nanos, HybridStamp), error: Error) {
+        let request = ClientRequest::Scan(scan);
+        let call = self.workload.history().invoke(self.number, began, after, request);
+        self.workload.history().answer(call, nanos(&self.env), CallOutcome::Failed(error.into()));
+    }
+
     async fn few(&mut self, table: &Table, scan: ScanRequest, spec: ScanSpec, limit: u64) {
         let limited = ScanSpec { limit: Some(limit), ..spec.clone() };
-        let Ok(few) = self.workload.read(table, scan, limited, None).await else { return };
+        let began = (nanos(&self.env), self.after());
+        let few = match self.workload.read(table, scan, limited, None).await {
+            Ok(few) => few,
+            Err(error) => return self.record_failed(scan, began, error),
+        };
         let Some(all) = self.read(table, scan, spec).await else { return };
         let found = query_consistency::check_few(&scan, &few.rows, &all.rows, limit);
         found.into_iter().for_each(|violation| self.workload.report_violation(violation));

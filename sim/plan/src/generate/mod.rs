@@ -355,6 +355,18 @@ mod tests {
     }
 
     #[test]
+    fn a_wiped_master_is_replaced_by_an_operator() {
+        let is_wiped =
+            |fault: &TimedFault| matches!((fault.target, &fault.kind), (Host::Master(_), Fault::Wipe { .. }));
+        for profile in [FaultProfile::Swarm, FaultProfile::Tables] {
+            let plans = (0..600).map(|seed| Plan::generate(seed, profile, PlanSize::Smoke));
+            let wiped: Vec<Plan> = plans.filter(|plan| plan.faults.iter().any(is_wiped)).collect();
+            assert!(!wiped.is_empty());
+            wiped.iter().for_each(|plan| assert!(plan.changes_masters(), "{plan}"));
+        }
+    }
+
+    #[test]
     fn plans_with_slow_disks_have_longer_limits() {
         let plans = (0..50).map(|seed| Plan::generate(seed, FaultProfile::Calm, PlanSize::Full));
         let spinning: Vec<Plan> = plans.filter(|plan| plan.devices.sync == layout::HDD_SYNC_MIN).collect();

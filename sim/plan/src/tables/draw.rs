@@ -265,14 +265,22 @@ fn range_columns(random: &mut RandomStream, keys: u8) -> Vec<u8> {
     columns
 }
 
-/// Returns hash levels of a range's own: other buckets and seeds than those of the table.
+/// Returns hash levels of a range's own: other buckets and seeds than those of the table. In half of the tables with
+/// two levels each one hashes the columns of the other.
 pub fn own_levels(table: &ModelTable) -> Vec<HashLevel> {
     let level = |level: &HashLevel| HashLevel {
         columns: level.columns.clone(),
         buckets: 5 - level.buckets,
         seed: level.seed ^ 3,
     };
-    table.spec.hash.iter().map(level).collect()
+    let mut levels: Vec<HashLevel> = table.spec.hash.iter().map(level).collect();
+    let buckets: u8 = levels.iter().map(|level| level.buckets).sum();
+    if let [one, other] = levels.as_mut_slice()
+        && (buckets + table.spec.number) % 2 == 1
+    {
+        std::mem::swap(&mut one.columns, &mut other.columns);
+    }
+    levels
 }
 
 /// Draws disjoint ranges in order, by bounds on the first range column.
@@ -358,6 +366,23 @@ mod tests {
             assert_eq!(numbers, (0..after.columns.len() as u8).collect::<Vec<_>>());
             assert_eq!((after.spec.hash, after.spec.range), (before.spec.hash, before.spec.range));
         }
+    }
+
+    #[test]
+    fn own_levels_hash_all_columns_of_the_table_some_of_them_at_the_other_level() {
+        let (mut same, mut exchanged) = (0, 0);
+        for seed in 0..300 {
+            let table = table(&mut RandomStream::new(seed, "test"), (seed % 2) as u8);
+            let columns = |levels: &[HashLevel]| -> Vec<Vec<u8>> {
+                levels.iter().map(|level| level.columns.clone()).collect()
+            };
+            let (of_table, own) = (columns(&table.spec.hash), columns(&own_levels(&table)));
+            let reversed: Vec<Vec<u8>> = of_table.iter().rev().cloned().collect();
+            assert!(own == of_table || own == reversed, "{own:?} {of_table:?}");
+            same += usize::from(own.len() == 2 && own == of_table);
+            exchanged += usize::from(own != of_table);
+        }
+        assert!(same > 5 && exchanged > 5, "{same} {exchanged}");
     }
 
     #[test]

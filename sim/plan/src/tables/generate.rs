@@ -86,7 +86,11 @@ pub(crate) fn replace_with_table_ops(random: &mut RandomStream, plan: &mut Plan)
     let percent = random.pick(&[70, 90, 100]);
     for op in plan.clients.iter_mut().flat_map(|client| &mut client.ops) {
         if *op != (ClientOp::Flush {}) && random.percent(percent) {
-            *op = ops.op(random);
+            let of_table = ops.op(random);
+            // A master that was wiped is lost until an operator removes it.
+            if !op.changes_masters() {
+                *op = of_table;
+            }
         }
     }
 }

@@ -291,6 +291,16 @@ impl Conditions<'_> {
         self.of_servers().flat_map(|one| self.effects(one, false)).any(|span| span.overlaps(life))
     }
 
+    /// Returns a test of spans of the clients' clock: true if no operator and no disturbance of a server or a link has
+    /// an effect then.
+    pub fn calm_times(&self, operations: &[HistoryOp]) -> impl Fn(Nanos, Nanos) -> bool {
+        let excuses = self.excuses(operations, false);
+        move |from, to| {
+            let life = self.span(from, Some(to), Duration::ZERO);
+            !excuses.iter().any(|span| span.overlaps(life))
+        }
+    }
+
     /// Returns an operation's life and some time after it.
     fn span_of(&self, operation: &HistoryOp, after: Duration) -> Span {
         self.span(operation.invoked, operation.returned, after)

@@ -26,6 +26,7 @@ const ANY_SERVER_PERCENT: u64 = 15;
 impl GroupTrial {
     /// Sends a request: one without a reply, or a new one.
     pub(super) fn request(&mut self) {
+        self.propose_late();
         let may_begin = self.alteration.is_none() && !self.alteration_waits;
         let begins = self.faults && may_begin && self.open.len() < OPEN_MAX;
         if begins && (self.open.is_empty() || self.random.percent(60)) {
@@ -78,7 +79,7 @@ impl GroupTrial {
         let attempt = open.attempts.len() as i64;
         let request = RequestId { client: b"trial".to_vec(), seq: open.number, first_incomplete, attempt };
         let op = open.op.clone();
-        self.step(server, ReplicaEvent::Propose { ticket, op, request: Some(request) });
+        self.propose(server, (ticket, op, request));
     }
 
     /// Takes a reply to a proposal.

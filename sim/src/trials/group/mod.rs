@@ -29,6 +29,7 @@ mod full_log;
 mod hibernation;
 mod ids;
 mod late_orders;
+mod late_proposals;
 mod ledger;
 mod links;
 mod membership;
@@ -41,6 +42,7 @@ mod quiet;
 mod server;
 mod step;
 mod transfer;
+mod variant;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -55,11 +57,13 @@ use sim_plan::RandomStream;
 use sim_plan::tables::ModelTable;
 
 use self::ids::{TABLE, TABLET, peer_of};
+use self::late_proposals::LateProposal;
 use self::ledger::Ledger;
 use self::links::Links;
 use self::membership::Membership;
 use self::open_request::OpenRequest;
 use self::server::{MissingReplica, TrialServer};
+use self::variant::GroupVariant;
 use super::rows::TrialRows;
 use super::scans::TrialTable;
 use super::{draw, shape};
@@ -81,6 +85,7 @@ const STORY: usize = 80;
 
 struct GroupTrial {
     random: RandomStream,
+    variant: GroupVariant,
     now: Duration,
     /// False in the quiet end.
     faults: bool,
@@ -104,6 +109,8 @@ struct GroupTrial {
     acknowledged_until: u64,
     /// Requests without a reply.
     open: Vec<OpenRequest>,
+    /// Proposals that wait for their replicas.
+    late_proposals: Vec<LateProposal>,
     /// The alteration that is not committed yet, with the table after it.
     alteration: Option<(Op, ModelTable)>,
     /// True while requests have to end before an alteration.
@@ -137,11 +144,13 @@ pub(super) fn run(seed: u64) -> Option<Violation> {
 impl GroupTrial {
     fn create(seed: u64) -> Result<GroupTrial> {
         let mut random = RandomStream::new(seed, "group trial");
-        let shape = draw::table(&mut random);
-        let config = draw::config(&mut random);
+        let (variant, mut own) = GroupVariant::draw(seed);
+        let shape = variant.table(&mut own, draw::table(&mut random));
+        let config = variant.config(draw::config(&mut random));
         let schema = shape::schema_of(&shape)?;
         // One tablet has all rows.
-        let range_columns = schema.key_columns().iter().map(|column| column.id).collect();
+        let given = schema.key_columns().iter().filter(|column| !column.auto_incrementing);
+        let range_columns = given.map(|column| column.id).collect();
         let partition = PartitionSchema { range_columns, ..PartitionSchema::default() };
         let members = RaftConfig::initial((0..MEMBERS).map(peer_of).collect());
         let mut servers = Vec::new();
@@ -158,6 +167,7 @@ impl GroupTrial {
         }
         let mut trial = GroupTrial {
             random,
+            variant,
             now: Duration::from_secs(1),
             faults: true,
             servers,
@@ -174,6 +184,7 @@ impl GroupTrial {
             committed_at: BTreeMap::new(),
             acknowledged_until: 0,
             open: Vec::new(),
+            late_proposals: Vec::new(),
             alteration: None,
             alteration_waits: false,
             orders: Vec::new(),
@@ -183,6 +194,7 @@ impl GroupTrial {
             found: None,
             steps: Vec::new(),
         };
+        trial.note(format!("{variant:?}"));
         for server in 0..MEMBERS {
             let now = trial.reading(server);
             trial.servers[server].begin(now);

@@ -58,8 +58,9 @@ pub(super) struct TrialServer {
     pub has_waited: bool,
     /// True if its log has operations that are not synced.
     pub unsynced: bool,
-    /// Number of its replicas that were deleted.
+    /// Number of its replicas that were deleted, and of those that were closed.
     pub deleted: u64,
+    pub closed: u64,
     pub tickets: u64,
     pub reply_targets: BTreeMap<u64, ReplyTarget>,
     /// The last operation of its log, as far as the server knows without a running replica.
@@ -101,6 +102,7 @@ impl TrialServer {
             has_waited: false,
             unsynced: false,
             deleted: 0,
+            closed: 0,
             tickets: 0,
             reply_targets: BTreeMap::new(),
             known_last: None,
@@ -219,6 +221,7 @@ impl TrialServer {
 
     /// Closes the replica, of which only files are left then.
     pub(super) fn close(&mut self) {
+        self.closed += 1;
         if let Some((replica, _)) = self.open.take() {
             self.known_last = Some(replica.last_op());
         }

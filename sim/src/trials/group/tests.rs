@@ -9,12 +9,14 @@ use crate::trials::reached::{self, Situation};
 const SEEDS: u64 = 12;
 /// Most trials until all situations were met.
 const SEEDS_MAX: u64 = 120;
-const SITUATIONS: [Situation; 5] = [
+const SITUATIONS: [Situation; 7] = [
     ("a member loses its former replica as it is caught up", &["is a member again", "deleted: true"]),
     ("a leader is told of that", &["is told that"]),
     ("writes of a log wait for space", &["has space again", "writes have waited"]),
     ("a learner gets its mark for promotion", &["Modify", "member: None", "Some(true), replace: None"]),
     ("a voter is demoted while another is dead", &["the demotion of one of two other voters"]),
+    ("numbered rows", &["numbered: true"]),
+    ("a replica with few replies gets a proposal late", &["gets a proposal of request", "late"]),
 ];
 /// Rows of which one has an effect, whatever rows there are.
 const ROWS: usize = 20;

@@ -10,6 +10,7 @@ use nyala_common::rpc::client::{RpcError, RpcResponse};
 use nyala_common::rpc::server::RpcHandle;
 use sim_plan::RandomStream;
 
+use super::executions::{ExecutionKey, Executions, RememberedSpans};
 use super::order::{Method, Order};
 use super::settings::SERVERS;
 use super::silences::Silences;
@@ -83,8 +84,8 @@ pub(super) struct Ledger {
     /// Refusals that orders had so far, and times before which their replies may not leave.
     refusals: BTreeMap<u64, u64>,
     barriers: BTreeMap<u64, Instant>,
-    /// Executions of an order by a start of a server.
-    executions: BTreeMap<(usize, u64, u64), u32>,
+    /// Executions of orders, and times for which servers remember them.
+    pub executions: Executions,
     /// Connections that were lost in silence.
     silences: Silences,
     /// Last time at which a client closed its connection to a server.
@@ -106,7 +107,7 @@ impl Ledger {
             presences: Vec::new(),
             refusals: BTreeMap::new(),
             barriers: BTreeMap::new(),
-            executions: BTreeMap::new(),
+            executions: Executions::new(RememberedSpans::long()),
             silences: Silences::default(),
             disconnects: BTreeMap::new(),
         }
@@ -190,6 +191,12 @@ impl Ledger {
         }
     }
 
+    /// The service begins to execute a tracked order.
+    pub(super) fn begin_execution(&mut self, key: ExecutionKey, now: Instant) {
+        let wrong = self.executions.enter(key, now);
+        wrong.into_iter().for_each(|what| self.report(what));
+    }
+
     /// The service executes an order.
     pub(super) fn execute(
         &mut self,
@@ -199,15 +206,15 @@ impl Ledger {
         now: Instant,
     ) {
         let number = order.number;
-        if order.barrier > 0 {
+        let (is_first, wrong) = self.executions.effect((server, start, number), is_tracked, now);
+        // The reply to an execution that is forgotten may still be on its way.
+        if order.barrier > 0 && is_first {
             self.barriers.insert(number, now.after(Duration::from_micros(order.barrier)));
         }
-        let executions = self.executions.entry((server, start, number)).or_default();
-        *executions += 1;
-        if *executions > 1 {
-            let what = if is_tracked { "tracked order" } else { "order" };
-            self.report(format!("{what} {number} is executed twice by server {server}"));
+        if !is_first && is_tracked {
+            self.note(now, format!("server {server} executes order {number} again, which it has forgotten"));
         }
+        wrong.into_iter().for_each(|what| self.report(what));
     }
 
     /// Returns the time before which no reply to an order may leave.
@@ -223,12 +230,13 @@ impl Ledger {
     }
 
     fn was_executed(&self, number: u64) -> bool {
-        self.executions.keys().any(|(_, _, of)| *of == number)
+        self.executions.has_effect(number)
     }
 
     /// A caller begins a call.
     pub(super) fn begin(&mut self, call: &CallRecord) {
         let (server, client, attempt) = (call.server, call.client, call.attempt);
+        self.executions.begin(call.order.number, call.began);
         self.presences.push(Presence { server, client, attempt, began: call.began, ended: None });
     }
 

@@ -9,7 +9,8 @@
 //! In a run, few messages fill a window, few queues overflow, and what a client hides by its retries stays unseen.
 //!
 //! - A reply is its order's, with all sidecars, and comes by the deadline; a call that nothing disturbs gets one.
-//! - A call that certainly was not executed was not. A tracked request is executed once per start of its server.
+//! - A call that certainly was not executed was not. A tracked request is executed once per start of its server;
+//!   servers of some trials forget replies and clients soon, but none that is in progress.
 //! - Of the calls of a service, no more run than it may run at once, and none that has expired. A call is refused only
 //!   if the queue can be full.
 //! - A client whose token is refused falls back to its own credentials.
@@ -22,6 +23,7 @@
 mod beats;
 mod caller;
 mod clients;
+mod executions;
 mod ledger;
 mod order;
 mod security;
@@ -37,6 +39,7 @@ use engine::disk::mem::DiskCost;
 use engine::sync::Mutex;
 use sim_plan::{NetworkSpec, RandomStream};
 
+use self::executions::RememberedSpans;
 use self::ledger::Ledger;
 use self::security::TrialSecurity;
 use self::settings::{CLIENTS, DISTURBED, END, SERVERS, WORKERS, client_name, server_name};
@@ -89,7 +92,9 @@ impl RpcTrial {
         let log = EventLog::keeping(0..0, false);
         let world = KeyedWorld::new(seed, network(&mut random), DiskCost::default(), log);
         let security = Arc::new(TrialSecurity::draw(&mut random, world.true_micros()));
-        let ledger = Arc::new(Mutex::new(Ledger::draw(&mut random)));
+        let mut ledger = Ledger::draw(&mut random);
+        ledger.executions.spans = RememberedSpans::draw(seed);
+        let ledger = Arc::new(Mutex::new(ledger));
         RpcTrial { random, world, ledger, security, up: [true; SERVERS], rules: Vec::new() }
     }
 

@@ -11,6 +11,7 @@ use nyala_common::rpc::server::RpcServer;
 use nyala_common::rpc::{Call, MethodInfo, Reply, RpcConfig, RpcErrorCodePb, Service};
 use nyala_common::security::acl::MethodRole;
 
+use super::executions::ExecutionKey;
 use super::ledger::Ledger;
 use super::order::Order;
 use super::security::TrialSecurity;
@@ -52,6 +53,18 @@ impl Drop for Slot {
     }
 }
 
+/// A call that executes a tracked order, until it ends or is given up.
+struct TrackedExecution {
+    ledger: Arc<Mutex<Ledger>>,
+    key: ExecutionKey,
+}
+
+impl Drop for TrackedExecution {
+    fn drop(&mut self) {
+        self.ledger.lock().executions.leave(self.key);
+    }
+}
+
 impl TrialService {
     async fn serve(&self, call: Call) -> Reply {
         let start = *self.start.lock();
@@ -69,6 +82,9 @@ impl TrialService {
         self.ledger.lock().enter(self.server, order.number);
         let mut slot =
             Some(Slot { ledger: self.ledger.clone(), server: (self.server, start), order: order.number });
+        let tracked = call.method == "Tracked";
+        let key = (self.server, start, order.number);
+        let execution = tracked.then(|| self.begin_execution(key));
         if order.leaves {
             call.leave_connection().await;
         }
@@ -77,14 +93,21 @@ impl TrialService {
             call.release_slot();
         }
         self.wait(order.before).await;
-        let tracked = call.method == "Tracked";
         let now = self.env.now().mono;
         self.ledger.lock().execute((self.server, start), &order, tracked, now);
         self.wait(order.after).await;
         self.wait_for_barrier(order.number).await;
         drop(slot);
+        if execution.is_some() {
+            self.ledger.lock().executions.complete(key, self.env.now().mono);
+        }
         let reply = Reply::with_sidecars(&order.reply_text(&call.user), order.reply_sidecars());
         if tracked { reply.cached() } else { reply }
+    }
+
+    fn begin_execution(&self, key: ExecutionKey) -> TrackedExecution {
+        self.ledger.lock().begin_execution(key, self.env.now().mono);
+        TrackedExecution { ledger: self.ledger.clone(), key }
     }
 
     async fn wait_for_barrier(&self, order: u64) {
@@ -149,6 +172,8 @@ pub(super) async fn run(
             keepalive: Some(ledger.keepalive),
             max_unsent_bytes: UNSENT,
             encryption: security.encryption,
+            remember_responses: ledger.executions.spans.replies,
+            remember_clients: ledger.executions.spans.clients,
             ..RpcConfig::default()
         }
     };

@@ -8,7 +8,7 @@ use super::order::{Method, Order};
 use super::*;
 use crate::trials::reached::{self, Situation};
 
-const SITUATIONS: [Situation; 12] = [
+const SITUATIONS: [Situation; 13] = [
     ("a full queue", &["ERROR_SERVER_TOO_BUSY: the queue"]),
     ("a refusal by the service", &["the order is refused"]),
     ("a stale request", &["ERROR_REQUEST_STALE"]),
@@ -18,6 +18,7 @@ const SITUATIONS: [Situation; 12] = [
     ("a deadline", &["no response in time"]),
     ("a connection that breaks", &["network:", "reset"]),
     ("a silent server", &["the server was silent"]),
+    ("a tracked request that its server has forgotten", &["again, which it has forgotten"]),
     ("a reply to a tracked request", &["Tracked", "done"]),
     ("a shared connection and one of calls in turn that are lost", &["2 connections are lost in silence"]),
     ("a connection that its client closes under calls", &["network:", "closed by this side"]),

@@ -34,7 +34,7 @@ impl Trial {
     }
 
     /// Returns the snapshots that may be read: the oldest and the newest one.
-    fn readable(&self) -> (HybridStamp, HybridStamp) {
+    pub(super) fn readable(&self) -> (HybridStamp, HybridStamp) {
         let last = self.replica.committed_at() + 1;
         (self.mark.min(last), last)
     }

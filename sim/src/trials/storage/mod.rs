@@ -9,7 +9,8 @@
 //! ```
 //!
 //! A scan stays open over several steps, and jobs of the maintenance policy must free all memory, or all of the log.
-//! In some trials a replica in a tablet server follows ([`hosted`]).
+//! Some scans are made before a step and again after it ([`same_rows`]). In some trials rows with keys of the greatest
+//! length follow ([`long_keys`]), and in some a replica in a tablet server ([`hosted`]).
 //!
 //! *Not here:* elections and copies, which the group trial has.
 
@@ -17,9 +18,11 @@ mod changed_rows;
 mod checks;
 mod hosted;
 mod jobs;
+mod long_keys;
 mod paused_scan;
 mod replica;
 mod rot;
+mod same_rows;
 mod second_copies;
 mod step;
 mod upkeep;
@@ -62,6 +65,8 @@ enum TrialOp {
 
 struct Trial {
     random: RandomStream,
+    /// Draws of scans that are repeated after a step: a stream of their own.
+    repetitions: RandomStream,
     replica: TrialReplica,
     /// The table as committed operations left it.
     table: TrialTable,
@@ -95,7 +100,9 @@ pub(super) fn run(seed: u64) -> Option<Violation> {
             break;
         }
     }
-    let Some(what) = found.or_else(|| trial.rot()) else { return hosted::run(seed) };
+    let Some(what) = found.or_else(|| trial.rot()) else {
+        return long_keys::run(seed).or_else(|| hosted::run(seed));
+    };
     let message = format!("seed {seed}, after step {}: {what}", trial.steps.len());
     let story = trial.story();
     Some(Violation { oracle: NAME, message, story })
@@ -112,6 +119,7 @@ impl Trial {
         let mark = replica.committed_at();
         Ok(Trial {
             random,
+            repetitions: RandomStream::new(seed, "storage trial, repetitions"),
             replica,
             next_column: table.shape.columns.len() as u8,
             table,
@@ -132,6 +140,10 @@ impl Trial {
         let cut = self.random.percent(POWER_CUT_PERCENT);
         self.steps.push(format!("{step:?}{}", if cut { " with a power cut" } else { "" }));
         self.is_cut = cut;
+        let before = match self.read_for_repetition() {
+            Ok(read) => read,
+            Err(error) => return Some(error.to_string()),
+        };
         if cut {
             let ops = self.random.between(1, POWER_CUT_OPS_MAX);
             let in_log = self.random.percent(50);
@@ -145,7 +157,8 @@ impl Trial {
         for disk in [&self.replica.wal_disk, &self.replica.data_disk] {
             disk.end_faults();
         }
-        match done.and_then(|()| self.check()) {
+        let checked = done.and_then(|()| self.check());
+        match checked.and_then(|found| Ok(found.or(self.repeat_scans(&before)?))) {
             Ok(found) => found,
             Err(error) => Some(error.to_string()),
         }

@@ -5,13 +5,17 @@
 
 use std::cmp::Ordering;
 
-use nyala_client::{AggregationSpec, Client, ColumnAggregate, ErrorKind, ReadMode, Result, ScanSpec};
+use nyala_client::{AggregationSpec, Client, ColumnAggregate, Error, ErrorKind, ReadMode, Result, ScanSpec};
 use sim_plan::tables::{ColumnKind, ColumnSpec, TypeWord, Value};
 
 use super::arrow_values::values;
 use super::client_scans::{ScanPart, spec_of};
 use super::reading::Reading;
 use super::{ModelClient, View};
+use crate::history::{CallOutcome, ClientRequest, Nanos};
+use crate::oracle::answers::FROM_THE_FUTURE;
+use crate::oracle::history_gc::HISTORY_GONE;
+use crate::workload::nanos;
 
 /// Rows of a scan, and the values, the smallest and the largest of each column.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -68,6 +72,7 @@ impl ModelClient {
         let positions: Vec<usize> =
             (0..reading.scan.columns.len()).filter(|at| has_extremes(&reading.scan.columns[*at])).collect();
         let columns: Vec<ColumnSpec> = positions.iter().map(|at| reading.scan.columns[*at].clone()).collect();
+        let began = nanos(&self.env);
         let found = self.totals(client, view, reading, &columns, *at).await;
         if !self.is_unaltered(view) {
             return;
@@ -94,9 +99,28 @@ impl ModelClient {
             Err(error) if error.kind == ErrorKind::Unsupported => {
                 self.report(format!("table {number}: an aggregation is refused: {error}"));
             }
-            // Servers may be down, and the history of the snapshot may be gone.
-            Err(_) => {}
+            Err(error) => self.record_failed_totals(view, began, error),
         }
+    }
+
+    /// Returns true if a table exists, and no alteration of it is in flight or of unknown outcome.
+    fn is_at_rest(&self, view: &View) -> bool {
+        let state = self.workload.state();
+        let mut tables = state.model.tables.iter().filter(|table| table.current == view.table);
+        tables.any(|table| !(table.busy || table.frozen || table.dropped))
+    }
+
+    /// Records an aggregation that failed as a read: its error needs a cause. The columns of a table that was never
+    /// altered are none.
+    fn record_failed_totals(&self, view: &View, began: Nanos, error: Error) {
+        let may_be_invalid = [HISTORY_GONE, FROM_THE_FUTURE].iter().any(|why| error.message.contains(why));
+        if error.kind == ErrorKind::Invalid && !may_be_invalid && self.is_at_rest(view) {
+            let number = view.spec.spec.number;
+            self.report(format!("table {number}: a valid aggregation is refused: {error}"));
+        }
+        let request = ClientRequest::Other("read totals of a model table".to_string());
+        let call = self.workload.history().invoke(self.number, began, self.plain.seen, request);
+        self.workload.history().answer(call, nanos(&self.env), CallOutcome::Failed(error.into()));
     }
 
     /// Returns the totals that the servers compute; `None` if their types are wrong.
@@ -110,7 +134,7 @@ impl ModelClient {
     ) -> Result<Option<Totals>> {
         let table = client.open_table(&self.newest_name(view)).await?;
         if table.id() != view.id {
-            return Err(nyala_client::Error::not_found("another table has its name"));
+            return Err(Error::not_found("another table has its name"));
         }
         let of_column = |column: &ColumnSpec| {
             let name = column.name.as_str();

@@ -215,6 +215,9 @@ impl ModelClient {
                     Stopped::Retry(message)
                 });
             }
+            if let Some(what) = reply_fault(&reply.message, &request) {
+                self.report(format!("table {}: a scan's reply {what}", view.spec.spec.number));
+            }
             match reading.scan.rows(&reply) {
                 Ok(batch) => {
                     progress.count += batch.count;
@@ -249,6 +252,19 @@ impl ModelClient {
         }
         Ok(())
     }
+}
+
+/// Returns what is wrong with a reply besides its rows. The first one names the scanner if there is more to read, and
+/// its time is not before what the client had seen.
+fn reply_fault(reply: &ScanResponsePb, request: &ScanRequestPb) -> Option<String> {
+    let Some(seen) = reply.propagated_timestamp else { return Some("has no timestamp".to_string()) };
+    let Some(new) = &request.new_scan_request else { return None };
+    if reply.scanner_id.is_some() != reply.has_more_results() {
+        let (id, more) = (&reply.scanner_id, reply.has_more_results());
+        return Some(format!("names the scanner {id:?}, and there is more: {more}"));
+    }
+    let before = new.propagated_timestamp();
+    (seen < before).then(|| format!("has the timestamp {seen}, and its client had seen {before}"))
 }
 
 /// Returns the request that opens a scanner, after the last row so far.
@@ -307,4 +323,35 @@ pub(super) fn drawn_bounds(view: &View, random: &mut RandomStream) -> KeyRange {
 
 fn encoded(view: &View, cells: &RowCells) -> Vec<u8> {
     keys::primary_key(&view.spec, &|number| cells.get(&number).cloned().unwrap_or(Value::Null))
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use nyala_proto::kudu::tserver::NewScanRequestPb;
+
+    use super::*;
+
+    #[test]
+    fn a_reply_with_a_scanner_that_ended_or_an_early_time_is_reported() {
+        let new = NewScanRequestPb { propagated_timestamp: Some(5), ..Default::default() };
+        let first = ScanRequestPb { new_scan_request: Some(new), ..Default::default() };
+        let (id, seen) = (Some(Bytes::from_static(b"0f")), Some(5));
+        let more = ScanResponsePb {
+            scanner_id: id,
+            has_more_results: Some(true),
+            propagated_timestamp: seen,
+            ..Default::default()
+        };
+        assert_eq!(reply_fault(&more, &first), None);
+        let next = ScanResponsePb { scanner_id: None, ..more.clone() };
+        assert_eq!(reply_fault(&next, &ScanRequestPb::default()), None);
+        let wrong = [
+            next,
+            ScanResponsePb { has_more_results: Some(false), ..more.clone() },
+            ScanResponsePb { propagated_timestamp: Some(4), ..more.clone() },
+            ScanResponsePb { propagated_timestamp: None, ..more },
+        ];
+        assert!(wrong.iter().all(|reply| reply_fault(reply, &first).is_some()));
+    }
 }

@@ -12,7 +12,7 @@ use sim_plan::tables::Value;
 
 use super::{ModelClient, View};
 use crate::history::HybridStamp;
-use crate::model::{RowAnswer, RowWrite, draws};
+use crate::model::{RowAnswer, RowWrite, draws, extra_draws};
 use crate::model_oracle::{TableCall, WriteOutcome};
 use crate::wire::client::{CallFailure, PAUSE, TSERVER, TabletPlace, text_of};
 use crate::wire::rows::{RowEncoder, Slot, op_number};
@@ -55,6 +55,7 @@ impl ModelClient {
             rows.extend((0..3 * count).map(|_| draw(random)).filter(|row| Some(row.kind) == kind));
             return self.write_by_client(&view, &places, rows, random).await;
         }
+        extra_draws::exceed_types(random, &view.spec, &mut rows);
         let spec = self.version_of(&view, &places);
         let mut by_tablet: BTreeMap<usize, Vec<RowWrite>> = BTreeMap::new();
         for row in rows {
