@@ -74,7 +74,7 @@ use vote_tally::VoteTally;
 pub struct BootState {
     pub me: PeerId,
     /// Host and port at which others reach this server now. The configuration has older ones after a move. `None` for
-    /// a replica that nobody calls.
+    /// a replica without callers.
     pub address: Option<(String, u16)>,
     /// The stored metadata. If the log has a newer configuration that is committed, it replaces the stored one.
     pub meta: ConsensusMeta,

@@ -43,7 +43,7 @@ use crate::wal::{CommitEntry, LogEntry, ReplicateEntry, Wal, WalConfig, WalRecov
 /// Identity of a replica in its group, and the options of the group.
 #[derive(Debug, Clone)]
 pub struct ReplicaSetup {
-    /// This server as a voter, at its present address; without a port if nobody calls this replica.
+    /// This server as a voter, at its present address; without a port for a replica without callers.
     pub me: Peer,
     pub options: RaftOptions,
     /// Seed of random timeouts; different for each replica and start.

@@ -187,9 +187,9 @@ impl Client {
         Ok(())
     }
 
-    /// Makes all masters forget a tablet server; `force` also one that is alive. Fails if a master does not reply, after
-    /// the others have forgotten it. After a failure it can be repeated: a server that the leader does not know was
-    /// forgotten before.
+    /// Makes all masters forget a tablet server; `force` also one that is alive. Fails if a master does not reply,
+    /// after the others have forgotten it. After a failure it can be repeated: a server that the leader does not know
+    /// was forgotten before.
     pub async fn unregister_server(&self, server: PeerId, force: bool) -> Result<()> {
         let masters = self.masters().await?.into_iter();
         let (replying, silent): (Vec<_>, Vec<_>) = masters.partition(|master| master.error.is_none());

@@ -77,7 +77,7 @@ struct LimitedFunction {
     size: ResultSize,
 }
 
-/// What the planner asks is DataFusion's answer, except for `simplify`, which puts the function itself into the plan.
+/// Answers of DataFusion's function, except for `simplify`, which would put that function itself into the plan.
 impl ScalarUDFImpl for LimitedFunction {
     fn name(&self) -> &str {
         self.inner.name()

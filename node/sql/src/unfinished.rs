@@ -56,6 +56,7 @@ async fn run_or_drop(
     let name = starting.name().to_string();
     let mut unfinished = UnfinishedTable { client: client.clone(), name, id: starting.id() };
     let waited = tokio::select! {
+        biased;
         waited = ddl::wait_until_running(starting) => waited,
         () = cancelled => Err(SqlError::with_state(state::INTERNAL, "the statement is cancelled")),
     };

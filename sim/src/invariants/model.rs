@@ -311,10 +311,21 @@ impl Model {
 
     /// Returns the newest committed configuration.
     pub fn committed_config(&self) -> Option<&Config> {
-        let is_committed = |(op, _): &(&OpId, &Config)| {
+        self.committed_configs().max_by_key(|(op, _)| op.index).map(|(_, config)| config)
+    }
+
+    fn committed_configs(&self) -> impl Iterator<Item = (&OpId, &Config)> {
+        self.configs.iter().filter(|(op, _)| {
             op.index == 0 || self.committed.get(&op.index).is_some_and(|committed| committed.term == op.term)
-        };
-        self.configs.iter().filter(is_committed).max_by_key(|(op, _)| op.index).map(|(_, config)| config)
+        })
+    }
+
+    /// Returns the committed configurations after the end of a replica's log. It may have stored them as metadata when
+    /// it learnt that the others had committed them, and lost their entries in a crash.
+    pub fn committed_configs_after(&self, peer: PeerId) -> impl Iterator<Item = &Config> {
+        let post = self.replicas.get(&peer).and_then(|replica| replica.post);
+        let end = post.map_or(u64::MAX, |post| post.last.index);
+        self.committed_configs().filter(move |(op, _)| op.index > end).map(|(_, config)| config)
     }
 
     /// Returns true if a request to tombstone a replica predates the newest configuration that the replica has. A

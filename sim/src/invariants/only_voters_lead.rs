@@ -1,7 +1,8 @@
 //! OnlyVotersLead: only voters stand for election and lead, and a leader whose removal is committed has stepped down.
 //!
 //! A learner or a removed member that leads serves reads and writes without a vote of its own. A candidate must be a
-//! voter of the configuration in force, the newest in its log. A leader may be missing there while its own removal is
+//! voter of the configuration in force: the newest in its log, or a committed one in its metadata, which is stored
+//! without waiting for the replica's own log. A leader may be missing there while its own removal is
 //! pending: then it is a voter of its committed configuration.
 
 use engine::note::raft::{NotedRole, RaftAction};
@@ -22,7 +23,8 @@ impl Invariant for OnlyVotersLead {
         match &event.note.action {
             RaftAction::StartPreElection { term } | RaftAction::StartElection { term, .. } => {
                 let Some((op, config)) = before.config_at(at, u64::MAX) else { return Ok(()) };
-                if config.voters.contains(&at) {
+                let mut known = before.committed_configs_after(at).chain([config]);
+                if known.any(|config| config.voters.contains(&at)) {
                     return Ok(());
                 }
                 Err(format!("{at} stands in term {term} and is no voter of its configuration of {op}"))

@@ -288,7 +288,7 @@ impl TrialTable {
                 let touched = rows.is_touched(key, since, stamp(call));
                 let change = (&rows.at(key, since), &after, touched);
                 let last = rows.last(key, stamp(call));
-                // The engine promises the last values of a deleted row, whatever became of it since.
+                // A deleted row has its last values, also if it was inserted again since.
                 let is_last = |seen: &ScanRow| {
                     last.as_ref().is_some_and(|row| reads::has_values(&self.model, call, meaning, row, seen))
                 };

@@ -8,26 +8,11 @@
 use engine::replica::{Op, ReplicaEvent, RequestId};
 
 use super::GroupTrial;
-use super::variant::FEW_REPLIES;
+use super::variant::{FEW_REPLIES, LateProposal};
 
 /// One proposal in this many waits, and for how many requests of clients.
 const WAITING_EVERY: i64 = 3;
 const WAITS_MAX: i64 = 12;
-
-/// A proposal that waits for its replica.
-pub(super) struct LateProposal {
-    pub server: usize,
-    /// Life of the server, and number of its replicas that were closed before.
-    pub life: u64,
-    pub closed: u64,
-    pub ticket: u64,
-    pub op: Op,
-    pub request: RequestId,
-    /// Number of results that the server knew.
-    pub results: usize,
-    /// Number of requests after which it arrives.
-    pub wait: i64,
-}
 
 /// Returns for how many requests a proposal waits: no draw, so that all else stays as it is without.
 fn wait_of(request: &RequestId) -> i64 {

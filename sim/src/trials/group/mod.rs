@@ -57,13 +57,12 @@ use sim_plan::RandomStream;
 use sim_plan::tables::ModelTable;
 
 use self::ids::{TABLE, TABLET, peer_of};
-use self::late_proposals::LateProposal;
 use self::ledger::Ledger;
 use self::links::Links;
 use self::membership::Membership;
 use self::open_request::OpenRequest;
 use self::server::{MissingReplica, TrialServer};
-use self::variant::GroupVariant;
+use self::variant::{GroupVariant, LateProposal};
 use super::rows::TrialRows;
 use super::scans::TrialTable;
 use super::{draw, shape};

@@ -1,6 +1,7 @@
 //! Variants of group trials, which have a stream of their own: other trials keep their draws.
 
 use engine::config::TabletConfig;
+use engine::replica::{Op, RequestId};
 use sim_plan::RandomStream;
 use sim_plan::tables::{ModelTable, draw};
 
@@ -12,7 +13,7 @@ const FEW_RESULT_BYTES: usize = 300;
 /// Most bytes of the key of a numbered row: more than any has.
 const NUMBERED_KEY_BYTES: usize = 1 << 10;
 
-/// What is special about a trial.
+/// Variant of a trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct GroupVariant {
     /// Rows have an auto-increment column at the end of their key.
@@ -49,6 +50,21 @@ impl GroupVariant {
             false => config,
         }
     }
+}
+
+/// A proposal that waits for its replica.
+pub(super) struct LateProposal {
+    pub server: usize,
+    /// Life of the server, and number of its replicas that were closed before.
+    pub life: u64,
+    pub closed: u64,
+    pub ticket: u64,
+    pub op: Op,
+    pub request: RequestId,
+    /// Number of results that the server knew.
+    pub results: usize,
+    /// Number of requests after which it arrives.
+    pub wait: i64,
 }
 
 #[cfg(test)]
