@@ -112,7 +112,6 @@ impl<'a> CopySourceClient<'a> {
                     return Err(error.context(format_args!("fetch {part:?}")));
                 }
                 Err(SourceCallFailure::Busy(_)) => {
-                    self.env.observer.mark("tablet copy: waits for a busy source");
                     refusals += 1;
                     self.env.sleep(pause_after(refusals)).await;
                 }

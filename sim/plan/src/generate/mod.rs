@@ -227,6 +227,7 @@ mod tests {
     use super::*;
     use crate::fault_weights::{Generation, generation};
     use crate::spec::ClusterSpec;
+    use crate::{Host, TimedFault};
 
     /// Hash over the text of the plans of 12 seeds, for every profile and both sizes of runs.
     const PLANS_HASH: u64 = 0xfdcb_a662_ea00_9321;
