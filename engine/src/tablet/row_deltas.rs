@@ -123,8 +123,8 @@ impl RowDeltas {
             }
             std::mem::take(&mut is_dead)
         };
-        let undo = self.undo.iter().filter(restores);
-        undo.map(|(row, _, change)| ((row - self.rows.start) as usize, change))
+        let undo = self.diff_from.map(|_| self.undo.iter()).into_iter().flatten();
+        undo.filter(restores).map(|(row, _, change)| ((row - self.rows.start) as usize, change))
     }
 
     /// Returns the rows that are live at `before`.
