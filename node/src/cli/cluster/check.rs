@@ -390,32 +390,14 @@ mod tests {
     use std::collections::BTreeMap;
 
     use engine::ids::Uuid;
-    use nyala_client::cluster_admin::{LocalReplica, MasterInfo, QuiescingStatus, RaftState, ServerStatus};
-    use nyala_client::replica_admin::{ReplicaInfo, ServerInfo};
+    use nyala_client::cluster_admin::{MasterInfo, QuiescingStatus, RaftState, ServerStatus};
 
     use super::*;
-    use crate::cli::cluster::observe::ObservedServer;
-
-    const TABLET: TabletId = Uuid([0xee; 16]);
-
-    fn id(n: u8) -> PeerId {
-        Uuid([n; 16])
-    }
+    use crate::cli::cluster::observed_cluster::{TABLET, id, replicas, server, status, table};
 
     /// Three servers with one tablet, led by the first.
     fn healthy() -> Observation {
-        let status = |n: u8| Ok(ServerStatus { id: id(n), version: "nyala 1".to_string(), web: Vec::new() });
         let server = |n: u8| {
-            let replica = LocalReplica {
-                tablet: TABLET,
-                table: "t".to_string(),
-                state: "RUNNING",
-                data_state: "TABLET_DATA_READY",
-                running: true,
-                tombstoned: false,
-                message: String::new(),
-                disk_bytes: 0,
-            };
             let raft = RaftState {
                 tablet: TABLET,
                 term: 2,
@@ -425,39 +407,22 @@ mod tests {
                 voters: vec![id(1), id(2), id(3)],
                 learners: Vec::new(),
             };
-            let (host, silent_for) = (format!("ts-{n}"), Duration::ZERO);
             let leaders = u64::from(n == 1);
             ObservedServer {
-                info: ServerInfo {
-                    id: id(n),
-                    host,
-                    port: 7050,
-                    https: false,
-                    location: None,
-                    silent_for,
-                    maintenance: false,
-                },
-                status: status(n),
                 quiescing: Some(QuiescingStatus { quiescing: false, leaders, scanners: 0 }),
-                replicas: BTreeMap::from([(TABLET, replica)]),
+                replicas: replicas(),
                 raft: BTreeMap::from([(TABLET, raft)]),
+                ..server(n)
             }
         };
         let address = "m:7051".to_string();
         let master =
             MasterInfo { id: Some(id(9)), address, https: false, leader: true, voter: true, error: None };
-        let replica = |n: u8| ReplicaInfo {
-            server: id(n),
-            address: format!("ts-{n}:7050"),
-            voter: true,
-            leader: n == 1,
-        };
-        let tablet = TabletReplicas { id: TABLET, replicas: (1..=3).map(replica).collect() };
         Observation {
             masters: vec![(master, status(9))],
             unlisted_masters: Vec::new(),
             servers: (1..=3).map(server).collect(),
-            tables: vec![ObservedTable { name: "t".to_string(), wanted: 3, tablets: vec![tablet] }],
+            tables: vec![table(3, 3)],
             kept: Vec::new(),
             last_ops: BTreeMap::new(),
         }

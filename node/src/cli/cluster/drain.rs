@@ -247,64 +247,14 @@ async fn check_enough(client: &Client, server: &ServerInfo) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-
-    use engine::ids::Uuid;
-    use nyala_client::cluster_admin::{LocalReplica, QuiescingStatus, ServerStatus};
-    use nyala_client::replica_admin::ReplicaInfo;
-
-    use super::super::observe::ObservedTable;
+    use super::super::observed_cluster::{id, replicas, server, table};
     use super::*;
-
-    const TABLET: TabletId = Uuid([0xee; 16]);
-
-    fn id(n: u8) -> PeerId {
-        Uuid([n; 16])
-    }
-
-    fn replica() -> LocalReplica {
-        LocalReplica {
-            tablet: TABLET,
-            table: "t".to_string(),
-            state: "RUNNING",
-            data_state: "TABLET_DATA_READY",
-            running: true,
-            tombstoned: false,
-            message: String::new(),
-            disk_bytes: 0,
-        }
-    }
 
     /// Servers 1 to `servers`, of which the first `voters` have the tablet.
     fn seen(servers: u8, voters: u8, wanted: usize) -> Observation {
-        let server = |n: u8| ObservedServer {
-            info: ServerInfo {
-                id: id(n),
-                host: format!("ts-{n}"),
-                port: 7050,
-                https: false,
-                location: None,
-                silent_for: Duration::ZERO,
-                maintenance: false,
-            },
-            status: Ok(ServerStatus { id: id(n), version: "nyala 1".to_string(), web: Vec::new() }),
-            quiescing: Some(QuiescingStatus { quiescing: false, leaders: 0, scanners: 0 }),
-            replicas: (n <= voters).then(|| (TABLET, replica())).into_iter().collect(),
-            raft: BTreeMap::new(),
-        };
-        let replica = |n: u8| ReplicaInfo {
-            server: id(n),
-            address: format!("ts-{n}:7050"),
-            voter: true,
-            leader: n == 1,
-        };
-        let tablet = TabletReplicas { id: TABLET, replicas: (1..=voters).map(replica).collect() };
-        let table = ObservedTable { name: "t".to_string(), wanted, tablets: vec![tablet] };
-        Observation {
-            servers: (1..=servers).map(server).collect(),
-            tables: vec![table],
-            ..Observation::default()
-        }
+        let mut servers: Vec<ObservedServer> = (1..=servers).map(server).collect();
+        servers.iter_mut().take(voters.into()).for_each(|server| server.replicas = replicas());
+        Observation { servers, tables: vec![table(voters, wanted)], ..Observation::default() }
     }
 
     fn stop(seen: &mut Observation, n: usize) {

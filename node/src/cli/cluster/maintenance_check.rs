@@ -36,33 +36,18 @@ fn warning(server: &ObservedServer) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
-    use std::time::Duration;
+    use nyala_client::cluster_admin::QuiescingStatus;
 
-    use engine::ids::Uuid;
-    use nyala_client::cluster_admin::{QuiescingStatus, ServerStatus};
-    use nyala_client::replica_admin::ServerInfo;
-
+    use super::super::observed_cluster;
     use super::*;
 
     fn server(n: u8, is_down: bool, maintenance: bool) -> ObservedServer {
-        let id = Uuid([n; 16]);
-        let status = ServerStatus { id, version: "nyala 1".to_string(), web: Vec::new() };
-        ObservedServer {
-            info: ServerInfo {
-                id,
-                host: format!("ts-{n}"),
-                port: 7050,
-                https: false,
-                location: None,
-                silent_for: Duration::ZERO,
-                maintenance,
-            },
-            status: if is_down { Err("timed out".to_string()) } else { Ok(status) },
-            quiescing: None,
-            replicas: BTreeMap::new(),
-            raft: BTreeMap::new(),
+        let mut server = observed_cluster::server(n);
+        server.info.maintenance = maintenance;
+        if is_down {
+            server.status = Err("timed out".to_string());
         }
+        server
     }
 
     #[test]

@@ -5,6 +5,8 @@ mod check;
 mod drain;
 mod maintenance_check;
 mod observe;
+#[cfg(test)]
+mod observed_cluster;
 mod unsafe_change_config;
 mod upgrade;
 
