@@ -394,31 +394,15 @@ mod tests {
 
     use datafusion::arrow::array::{Decimal128Array, Float64Array, Int32Array, Int64Array};
     use engine::schema::DataType;
-    use node::server::cluster::{Cluster, ClusterConfig};
-    use node::server::flags::Flags;
     use nyala_client::ClientConfig;
-    use nyala_common::env::testing::{MemDisks, SteadyClock};
-    use nyala_common::env::{Env, mem_net};
 
     use super::super::output::Format;
     use super::super::shell::Shell;
+    use super::super::test_cluster;
     use super::*;
 
     const CREATE: &str = "CREATE TABLE t (k INT PRIMARY KEY)
                           PARTITION BY RANGE (k) (PARTITION VALUES < 10, PARTITION 10 <= VALUES < 20)";
-
-    async fn start_cluster() -> (Env, Cluster) {
-        let env = mem_net::env();
-        let clock = Arc::new(SteadyClock(env.clock.clone()));
-        let env = Env { disks: Arc::new(MemDisks::default()), clock, ..env };
-        let flags = Flags::new();
-        for (name, value) in [("webserver_enabled", "false"), ("block_cache_capacity_mb", "16")] {
-            flags.set(name, value).expect(name);
-        }
-        let config = ClusterConfig::on_loopback("cluster", 1, flags);
-        let cluster = Cluster::start(&env, &config).await.expect("an empty directory");
-        (env, cluster)
-    }
 
     fn batch(keys: Vec<i32>) -> RecordBatch {
         let schema = ArrowSchema::new(vec![Field::new("k", ArrowType::Int32, false)]);
@@ -463,7 +447,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn the_error_of_a_write_counts_rows_of_the_batch_that_fails() {
-        let (env, mut cluster) = start_cluster().await;
+        let (env, mut cluster) = test_cluster::start().await;
         let client = Client::connect(env, ClientConfig::new(cluster.master_addresses())).await;
         let client = client.expect("a leader");
         let shell = Shell::new(client.clone(), Format::Csv);

@@ -50,6 +50,8 @@ mod shell;
 mod show_create;
 mod snapshot;
 mod table;
+#[cfg(test)]
+mod test_cluster;
 mod tokens;
 mod unfinished;
 

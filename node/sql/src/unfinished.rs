@@ -109,8 +109,6 @@ async fn drop_table(client: &Client, id: &str) -> SqlResult<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use datafusion::arrow::datatypes::{DataType as ArrowType, Field};
     use datafusion::logical_expr::sqlparser::ast::Statement as SqlStatement;
     use datafusion::sql::parser::Statement;
@@ -118,10 +116,9 @@ mod tests {
     use node::server::flags::Flags;
     use nyala_client::{ClientConfig, closing};
     use nyala_common::env::os::{OsEnv, OsOptions};
-    use nyala_common::env::testing::{MemDisks, SteadyClock};
-    use nyala_common::env::{Env, mem_net};
 
     use super::super::script::{self, Body, Parsed};
+    use super::super::test_cluster;
     use super::*;
 
     /// Looks at the cluster before a test gives up.
@@ -140,18 +137,9 @@ mod tests {
         (Cluster::start(&env, &config).await.expect("free ports and a fresh directory"), dir)
     }
 
-    /// Starts a cluster in memory whose tablet server stops then: tables are created, and never run. Time advances only
-    /// while every task waits.
+    /// Starts a cluster whose tablet server stops then: tables are created, and never run.
     async fn start_without_tablets() -> (Client, Cluster) {
-        let env = mem_net::env();
-        let clock = Arc::new(SteadyClock(env.clock.clone()));
-        let env = Env { disks: Arc::new(MemDisks::default()), clock, ..env };
-        let flags = Flags::new();
-        for (name, value) in [("webserver_enabled", "false"), ("block_cache_capacity_mb", "16")] {
-            flags.set(name, value).expect(name);
-        }
-        let config = ClusterConfig::on_loopback("cluster", 1, flags);
-        let cluster = Cluster::start(&env, &config).await.expect("an empty directory");
+        let (env, cluster) = test_cluster::start().await;
         cluster.tablet_servers()[0].shutdown().await;
         let client = Client::connect(env, ClientConfig::new(cluster.master_addresses())).await;
         (client.expect("a leader"), cluster)
