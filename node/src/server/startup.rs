@@ -339,7 +339,7 @@ fn authz(env: &Env, flags: &Flags) -> Result<AuthzConfig> {
     let trusted = trusted.map_err(|error| error.context("trusted_user_acl"))?;
     if policy.is_some() && trusted == AccessList::Everyone {
         return Err(Error::invalid(
-            "trusted_user_acl: authz_policy_file would apply to nobody (given *); name users, or leave it out",
+            "trusted_user_acl: authz_policy_file would apply to no user (given *); name users, or leave it out",
         ));
     }
     Ok(AuthzConfig { policy, trusted, tokens: flags.bool("master_support_authz_tokens") })
@@ -425,7 +425,7 @@ mod tests {
     use nyala_common::env::os::{OsEnv, OsOptions};
 
     #[tokio::test]
-    async fn a_policy_that_applies_to_nobody_is_refused() {
+    async fn a_policy_that_applies_to_no_user_is_refused() {
         let env = OsEnv::new(&OsOptions::default()).expect("this machine");
         let policy = tempfile::NamedTempFile::new().expect("a temporary file");
         let flags = Flags::new();
@@ -433,7 +433,7 @@ mod tests {
         assert!(authz(&env, &flags).is_ok(), "there is no policy");
         flags.set("authz_policy_file", policy.path().to_str().expect("UTF-8")).expect("a flag");
         let error = authz(&env, &flags).err().expect("a policy without users");
-        assert!(error.message.contains("would apply to nobody"), "{error}");
+        assert!(error.message.contains("would apply to no user"), "{error}");
         flags.set("trusted_user_acl", "ann").expect("a flag");
         assert!(authz(&env, &flags).is_ok());
     }
