@@ -26,17 +26,17 @@ use crate::oracle::table_settings;
 use crate::oracle::told_sizes::ToldSizes;
 use crate::oracle::unlisted_replicas::ListedReplicas;
 use crate::oracle::whole_tables::TableLayout;
-use sim_plan::faults::DiskEffect;
 
 /// Pause before an audit: orders of masters may still be on their way.
 const PAUSE: Duration = Duration::from_secs(2);
 
 impl Workload {
-    /// Reads the catalog. The result is that of [`Workload::last_audit`].
-    pub async fn audit_catalog(&self, env: &Env) {
+    /// Reads the catalog. The result is that of [`Workload::last_audit`]. `scans`: whether to read rows as well. A scan
+    /// would fail the replica whose damaged file it reads first.
+    pub async fn audit_catalog(&self, env: &Env, scans: bool) {
         env.sleep(PAUSE).await;
         let client = self.connect(env).await;
-        let audit = self.read_catalog(env, &client).await;
+        let audit = self.read_catalog(env, &client, scans).await;
         self.state().audit = Some(audit.map_err(|error| error.to_string()));
     }
 
@@ -45,7 +45,7 @@ impl Workload {
         self.state().audit.clone().unwrap_or_else(|| Err("the catalog was not read".to_string()))
     }
 
-    async fn read_catalog(&self, env: &Env, client: &Client) -> Result<CatalogAudit, Error> {
+    async fn read_catalog(&self, env: &Env, client: &Client, scans: bool) -> Result<CatalogAudit, Error> {
         let within = self.plan().cluster.op_timeout;
         let deadline = env.now().mono.after(self.plan().quiet / 2);
         let tables = until(env, within, async || client.list_tables(None).await).await?;
@@ -79,6 +79,9 @@ impl Workload {
         let servers = until(env, within, async || client.servers().await).await?;
         audit.servers = servers.iter().map(|server| (server.id.to_string(), told_server(server))).collect();
         self.ask_plainly(env, &opened, deadline, &mut audit).await;
+        if scans {
+            self.scan_quietly(env, &opened, deadline, &mut audit).await;
+        }
         Ok(audit)
     }
 
@@ -87,9 +90,6 @@ impl Workload {
         let mut client = self.audit_client(env);
         for table in tables {
             ask_masters(&mut client, table, deadline, audit).await;
-        }
-        for table in tables.iter().filter(|_| self.has_sound_files()) {
-            audit.scans.extend(scan_quiet_tablet(&mut client, table, deadline).await);
         }
         audit.groups = self.group_reports(env).await;
         for (host, tablets) in self.tablets_of_servers(env).await {
@@ -100,10 +100,11 @@ impl Workload {
         }
     }
 
-    /// Returns true if no fault of the plan damages files. A scan would fail the replica that reads one first.
-    fn has_sound_files(&self) -> bool {
-        let mut faults = self.plan().faults.iter();
-        faults.all(|fault| matches!(fault.kind.kind().disk_effect(), DiskEffect::None | DiskEffect::Wipe))
+    async fn scan_quietly(&self, env: &Env, tables: &[Table], deadline: Instant, audit: &mut CatalogAudit) {
+        let mut client = self.audit_client(env);
+        for table in tables {
+            audit.scans.extend(scan_quiet_tablet(&mut client, table, deadline).await);
+        }
     }
 }
 
