@@ -420,8 +420,8 @@ impl<'a> Run<'a> {
         self.failures.extend(left.iter().map(to_record));
     }
 
-    /// Returns true if a scan finds no damaged file. Told by the disks and not by the plan: a fault that never struck is
-    /// to change nothing.
+    /// Returns true if a scan finds no damaged file. Told by the disks and not by the plan: a fault that never struck
+    /// is to change nothing.
     fn has_sound_files(&mut self) -> bool {
         let mut tservers = (0..self.plan.cluster.tservers).map(Host::Tserver);
         tservers.all(|host| self.world.machine(&host.name()).disks_were_at_most_full())

@@ -52,8 +52,9 @@ impl ColumnAggregate {
         ColumnAggregate::of(AggregateFunction::Count, column)
     }
 
-    /// The sum of an integer column as INT64, of a DECIMAL column as DECIMAL of 38 digits, both of which wrap around;
-    /// of a FLOAT or DOUBLE column as DOUBLE. NULL without values.
+    /// The sum of an integer column as INT64, of a DECIMAL column as DECIMAL of 38 digits, of a FLOAT or DOUBLE column
+    /// as DOUBLE. NULL without values. A sum that INT64 or DECIMAL cannot hold comes in parts, each in a row of its
+    /// group: add them in a wider type.
     pub fn sum(column: &str) -> ColumnAggregate {
         ColumnAggregate::of(AggregateFunction::Sum, column)
     }

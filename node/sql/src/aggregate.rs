@@ -61,7 +61,7 @@ impl TabletAggregateExec {
 /// Returns true if the results of a server can be states of this type.
 pub(crate) fn is_convertible(result: &DataType, state: &DataType) -> bool {
     match (result, state) {
-        (DataType::Int64, DataType::UInt64) => true,
+        (DataType::Int64, DataType::UInt64 | DataType::Decimal128(_, 0)) => true,
         (DataType::Decimal128(_, scale), DataType::Decimal128(_, wanted)) => scale == wanted,
         _ => result == state,
     }

@@ -15,7 +15,8 @@
 //! A statement has a session of its own: it opens its tables when it is planned, and reads all tablets of all tables at
 //! one snapshot timestamp. Writes are planned as the query that yields their rows. DataFusion's own plans of UPDATE and
 //! DELETE are not used, because they lose conditions (apache/datafusion#24654). `float_literals` makes a literal with a
-//! fraction a DOUBLE where it is beside one. `filter_barrier` keeps filters from columns that have the name of theirs.
+//! fraction a DOUBLE where it is beside one. `checked_arithmetic` and `checked_sum` refuse results that do not fit.
+//! `filter_barrier` keeps filters from columns that have the name of theirs.
 //!
 //! `serve` speaks the Postgres protocol and Arrow Flight SQL. `embedded` runs a cluster in a directory, by the program
 //! `nyala`: this crate contains no server.
@@ -23,6 +24,8 @@
 mod aggregate;
 mod aggregate_rule;
 mod catalog;
+mod checked_arithmetic;
+mod checked_sum;
 mod copy;
 mod ddl;
 mod depth;

@@ -15,6 +15,8 @@ use nyala_client::cell_text::parse_cell;
 
 use super::aggregate_rule;
 use super::catalog::{CATALOG, ClusterCatalog, ClusterSchema, SCHEMA};
+use super::checked_arithmetic::CheckedArithmetic;
+use super::checked_sum;
 use super::error::{SqlError, SqlResult};
 use super::filter_barrier;
 use super::float_literals;
@@ -52,10 +54,12 @@ impl Session {
             .with_config(config(plan))
             .with_runtime_env(runtime)
             .with_default_features()
+            .with_analyzer_rule(Arc::new(CheckedArithmetic))
             .with_physical_optimizer_rules(rules)
             .build();
         let context = SessionContext::new_with_state(state);
         large_values::limit(&context);
+        checked_sum::replace(&context);
         let schema = Arc::new(ClusterSchema::new(client, read, table_names));
         context.register_catalog(
             CATALOG,

@@ -114,6 +114,7 @@ impl<'a> Totals<'a> {
     /// Returns the first difference of the engine's groups from those of the rows.
     fn wrong_groups(self, rows: &[ScanRow]) -> Option<String> {
         let (wanted, kinds, keys) = (self.groups_of(rows), self.kinds(), self.aggregation.group_by.len());
+        let results: Vec<Option<ResultKind>> = self.results();
         let (aggregator, output) = (self.aggregator?, self.output.ok()?);
         let (added, counted) = (aggregator.rows(), aggregator.byte_size());
         let block = aggregator.finish();
@@ -132,9 +133,15 @@ impl<'a> Totals<'a> {
         let Some(found) = groups(&block, &kinds, keys) else {
             return Some("a cell has no value".to_string());
         };
+        let found = with_whole_sums(found, &results);
         let same = found.len() == wanted.len()
             && found.iter().zip(&wanted).all(|(one, other)| is_same_group(one, other));
         (!same).then(|| format!("the groups are {found:?} instead of {wanted:?}"))
+    }
+
+    fn results(&self) -> Vec<Option<ResultKind>> {
+        let aggregates = self.aggregation.aggregates.iter();
+        aggregates.map(|aggregate| result(aggregate.function, self.kind_of(*aggregate))).collect()
     }
 
     /// Returns the types of the result's cells.
@@ -178,8 +185,7 @@ impl<'a> Totals<'a> {
         match result(aggregate.function, self.kind_of(aggregate)) {
             Some(ResultKind::Count) => Value::Int(cells.len() as i128),
             _ if cells.is_empty() => Value::Null,
-            Some(ResultKind::Sum) => Value::Int(i128::from(sum(&cells) as i64)),
-            Some(ResultKind::DecimalSum) => Value::Int(sum(&cells)),
+            Some(ResultKind::Sum | ResultKind::DecimalSum) => Value::Int(sum(&cells)),
             Some(ResultKind::DoubleSum) => double_sum(self.columns[at].kind, &cells),
             Some(ResultKind::Extreme) => extreme(self.columns[at].kind, aggregate.function, &cells),
             None => Value::Null,
@@ -191,7 +197,7 @@ impl<'a> Totals<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum ResultKind {
     Count,
-    /// A sum of integers, which wraps around.
+    /// A sum of integers.
     Sum,
     DecimalSum,
     DoubleSum,
@@ -224,6 +230,39 @@ fn result(function: AggregateFunction, of: Option<ColumnKind>) -> Option<ResultK
 fn has_groups(kind: ColumnKind) -> bool {
     use TypeWord::{Double, Float, Int128, Uint8, Uint16, Uint32, Uint64};
     !matches!(kind.word, Float | Double | Int128 | Uint8 | Uint16 | Uint32 | Uint64)
+}
+
+/// Adds the parts of sums that their types cannot hold: later rows of a group, which have nothing else.
+fn with_whole_sums(found: Vec<Group>, results: &[Option<ResultKind>]) -> Vec<Group> {
+    let mut places: BTreeMap<Vec<Value>, usize> = BTreeMap::new();
+    let mut whole: Vec<Group> = Vec::new();
+    for (key, values) in found {
+        let parts = part_of_sum(&values, results);
+        match (places.get(&key), parts) {
+            (Some(place), Some((at, part))) => {
+                let sum = &mut whole[*place].1[at];
+                *sum = Value::Int(sum.number().unwrap_or_default().wrapping_add(part));
+            }
+            _ => {
+                places.insert(key.clone(), whole.len());
+                whole.push((key, values));
+            }
+        }
+    }
+    whole
+}
+
+/// Returns the only value of a row that adds to a group, and its position; `None` if it is not part of a sum.
+fn part_of_sum(values: &[Value], results: &[Option<ResultKind>]) -> Option<(usize, i128)> {
+    let is_nothing = |(value, result): (&Value, &Option<ResultKind>)| match result {
+        Some(ResultKind::Count) => *value == Value::Int(0),
+        _ => value.is_null(),
+    };
+    let mut others = values.iter().zip(results).enumerate().filter(|(_, pair)| !is_nothing(*pair));
+    let (at, (value, result)) = others.next()?;
+    let is_sum = matches!(result, Some(ResultKind::Sum | ResultKind::DecimalSum));
+    let part = value.number().filter(|_| is_sum && others.next().is_none())?;
+    Some((at, part))
 }
 
 /// Draws an aggregation, parts of which may have no result or come twice.

@@ -6,6 +6,7 @@
 //!   keys    the cells of each group, by column
 //! ```
 
+use super::CELL_BYTES;
 use crate::schema::row_block::{ColumnBlock, ProjectedColumn};
 use crate::schema::wire_hash::fast_hash64;
 
@@ -63,6 +64,12 @@ impl GroupTable {
     pub(super) fn byte_size(&self) -> usize {
         let keys: usize = self.keys.iter().map(ColumnBlock::byte_size).sum();
         keys + 8 * self.hashes.len() + 4 * self.slots.len()
+    }
+
+    /// Bytes of the cells of a group in a result, at most.
+    pub(super) fn key_bytes(&self, group: usize) -> usize {
+        let cell = |key: &ColumnBlock| key.cell(group).map_or(CELL_BYTES, |cell| cell.len() + CELL_BYTES);
+        self.keys.iter().map(cell).sum()
     }
 
     /// Returns the cells of the groups.

@@ -9,7 +9,8 @@
 //! counts and sums by adding them, minima and maxima by comparing them.
 //!
 //! - NULL is a group of its own, and is skipped by all functions but `COUNT(*)`.
-//! - Sums of integers and decimals wrap around, as DataFusion's do, so that their parts may be added in any order.
+//! - Sums of integers and decimals are exact. One that its type cannot hold comes in parts: the group has more rows,
+//!   whose counts are 0 and whose other values are NULL.
 //! - A group column or an aggregate is named once. Each copies cells, so repeats would multiply the memory of a block.
 //! - Floating-point columns have no groups, minima or maxima: SQL engines order NaN and the zeros differently.
 //! - Invariant: groups are returned in the order of their first rows, so that equal rows give equal bytes.
@@ -28,6 +29,9 @@ use self::groups::GroupTable;
 use self::states::AggregateState;
 use super::row_block::{ProjectedColumn, RowBlock};
 use crate::error::{Error, Result};
+
+/// Bytes of a number in a result with its part of the bitmap of NULLs, at most.
+const CELL_BYTES: usize = size_of::<i128>() + 1;
 
 /// A function of a column, by its position in the projection. `COUNT(*)` has no column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -142,14 +146,38 @@ impl Aggregator {
 
     /// Bytes of memory for the groups so far, about.
     pub fn byte_size(&self) -> usize {
-        self.groups.byte_size() + self.states.iter().map(AggregateState::byte_size).sum::<usize>()
+        let parts = self.states.iter().flat_map(AggregateState::parts);
+        let of_parts = parts.map(|(group, _)| self.groups.key_bytes(group) + self.states.len() * CELL_BYTES);
+        let of_states = self.states.iter().map(AggregateState::byte_size);
+        self.groups.byte_size() + of_states.chain(of_parts).sum::<usize>()
     }
 
-    /// Returns one row for each group; none if no row was added.
+    /// Returns one row for each group, and one more for each part of a sum that its type cannot hold; none if no row
+    /// was added.
     pub fn finish(self) -> RowBlock {
+        let parts: Vec<_> = self.states.iter().map(AggregateState::parts).collect();
         let rows = self.groups.len();
         let mut columns = self.groups.into_keys();
         columns.extend(self.states.into_iter().map(AggregateState::into_column));
-        RowBlock { rows, columns }
+        let mut block = RowBlock { rows, columns };
+        for (at, of_sum) in parts.into_iter().enumerate() {
+            of_sum.iter().for_each(|(group, part)| add_part(&mut block, &self.aggregation, at, *group, part));
+        }
+        block
     }
+}
+
+/// Adds a row to a result that adds nothing to a group but a part of the sum at a position.
+fn add_part(block: &mut RowBlock, aggregation: &Aggregation, at: usize, group: usize, part: &[u8]) {
+    let (keys, values) = block.columns.split_at_mut(aggregation.group_by.len());
+    for key in keys {
+        let cell = key.cell(group).map(<[u8]>::to_vec);
+        key.push(cell.as_deref());
+    }
+    let none = 0i64.to_le_bytes();
+    for (number, value) in values.iter_mut().enumerate() {
+        let is_count = aggregation.aggregates[number].function == AggregateFunction::Count;
+        value.push(if number == at { Some(part) } else { is_count.then_some(&none[..]) });
+    }
+    block.rows += 1;
 }

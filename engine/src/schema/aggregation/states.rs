@@ -15,12 +15,45 @@ pub(super) struct AggregateState {
 /// Values by group. `None`: the group has no cell that is not NULL.
 enum Values {
     Count(Vec<i64>),
-    Sum(Vec<Option<i64>>),
-    SumDecimal(Vec<Option<i128>>),
+    Sum(ExactSums<i64>),
+    SumDecimal(ExactSums<i128>),
     SumDouble(Vec<Option<f64>>),
     /// Minima or maxima; the flag is true for maxima.
     Number(bool, Vec<Option<i128>>),
     Bytes(bool, Vec<Option<Box<[u8]>>>),
+}
+
+/// Sums by group. A sum that the type cannot hold has parts, so that nothing of it is lost.
+struct ExactSums<T> {
+    of_groups: Vec<Option<T>>,
+    /// Groups and parts of their sums to which the next cell could not be added.
+    parts: Vec<(usize, T)>,
+}
+
+impl<T> Default for ExactSums<T> {
+    fn default() -> ExactSums<T> {
+        ExactSums { of_groups: Vec::new(), parts: Vec::new() }
+    }
+}
+
+impl<T: Addend> ExactSums<T> {
+    #[inline]
+    fn add(&mut self, group: usize, value: T) {
+        let before = self.of_groups[group].unwrap_or_default();
+        let sum = before.checked_sum(value).unwrap_or_else(|| {
+            self.parts.push((group, before));
+            value
+        });
+        self.of_groups[group] = Some(sum);
+    }
+
+    fn parts(&self, bytes: impl Fn(T) -> Vec<u8>) -> Vec<(usize, Vec<u8>)> {
+        self.parts.iter().map(|(group, part)| (*group, bytes(*part))).collect()
+    }
+
+    fn byte_size(&self) -> usize {
+        size_of_val(self.of_groups.as_slice()) + size_of_val(self.parts.as_slice())
+    }
 }
 
 impl AggregateState {
@@ -30,9 +63,9 @@ impl AggregateState {
         let values = match function {
             AggregateFunction::Count => Values::Count(Vec::new()),
             AggregateFunction::SumAsDouble => Values::SumDouble(Vec::new()),
-            AggregateFunction::Sum if is_decimal(ty) => Values::SumDecimal(Vec::new()),
+            AggregateFunction::Sum if is_decimal(ty) => Values::SumDecimal(ExactSums::default()),
             AggregateFunction::Sum if is_float(ty) => Values::SumDouble(Vec::new()),
-            AggregateFunction::Sum => Values::Sum(Vec::new()),
+            AggregateFunction::Sum => Values::Sum(ExactSums::default()),
             _ if is_integer(ty.physical()) => Values::Number(is_max, Vec::new()),
             _ => Values::Bytes(is_max, Vec::new()),
         };
@@ -49,18 +82,12 @@ impl AggregateState {
             }
             (_, None) => {}
             (Values::Sum(sums), Some(column)) => {
-                sums.resize(count, None);
-                each_integer(column, physical, |row, value: i64| {
-                    let sum = slot(sums, groups, row);
-                    *sum = Some(sum.unwrap_or(0).wrapping_add(value));
-                });
+                sums.of_groups.resize(count, None);
+                each_integer(column, physical, |row, value: i64| sums.add(group_of(groups, row), value));
             }
             (Values::SumDecimal(sums), Some(column)) => {
-                sums.resize(count, None);
-                each_integer(column, physical, |row, value: i128| {
-                    let sum = slot(sums, groups, row);
-                    *sum = Some(sum.unwrap_or(0).wrapping_add(value));
-                });
+                sums.of_groups.resize(count, None);
+                each_integer(column, physical, |row, value: i128| sums.add(group_of(groups, row), value));
             }
             (Values::SumDouble(sums), Some(column)) => {
                 sums.resize(count, None);
@@ -89,13 +116,23 @@ impl AggregateState {
     pub(super) fn byte_size(&self) -> usize {
         match &self.values {
             Values::Count(values) => size_of_val(values.as_slice()),
-            Values::Sum(values) => size_of_val(values.as_slice()),
-            Values::SumDecimal(values) | Values::Number(_, values) => size_of_val(values.as_slice()),
+            Values::Sum(sums) => sums.byte_size(),
+            Values::SumDecimal(sums) => sums.byte_size(),
+            Values::Number(_, values) => size_of_val(values.as_slice()),
             Values::SumDouble(values) => size_of_val(values.as_slice()),
             Values::Bytes(_, values) => {
                 let cells = values.iter().flatten().map(|cell| cell.len()).sum::<usize>();
                 cells + size_of_val(values.as_slice())
             }
+        }
+    }
+
+    /// Returns the parts of sums that the column of the result does not have, with their groups.
+    pub(super) fn parts(&self) -> Vec<(usize, Vec<u8>)> {
+        match &self.values {
+            Values::Sum(sums) => sums.parts(|part| part.to_le_bytes().to_vec()),
+            Values::SumDecimal(sums) => sums.parts(|part| part.to_le_bytes().to_vec()),
+            _ => Vec::new(),
         }
     }
 
@@ -106,8 +143,10 @@ impl AggregateState {
                 let bytes = values.iter().flat_map(|value| value.to_le_bytes()).collect();
                 ColumnBlock { values: ColumnValues::Fixed { width: 8, bytes }, validity: None }
             }
-            Values::Sum(values) => column(PhysicalType::Int64, values, |value| value.to_le_bytes()),
-            Values::SumDecimal(values) => column(PhysicalType::Int128, values, |value| value.to_le_bytes()),
+            Values::Sum(sums) => column(PhysicalType::Int64, sums.of_groups, |value| value.to_le_bytes()),
+            Values::SumDecimal(sums) => {
+                column(PhysicalType::Int128, sums.of_groups, |value| value.to_le_bytes())
+            }
             Values::SumDouble(values) => column(PhysicalType::Double, values, |value| value.to_le_bytes()),
             Values::Number(_, values) => {
                 let width = self.physical.width().unwrap_or(size_of::<i128>());
@@ -135,9 +174,14 @@ fn column<T, B: AsRef<[u8]>>(
 /// Returns the value of the row's group.
 #[inline]
 fn slot<'a, T>(values: &'a mut [T], groups: &RowGroups<'_>, row: usize) -> &'a mut T {
+    &mut values[group_of(groups, row)]
+}
+
+#[inline]
+fn group_of(groups: &RowGroups<'_>, row: usize) -> usize {
     match groups {
-        RowGroups::One(_) => &mut values[0],
-        RowGroups::Many(of_rows, _) => &mut values[of_rows[row] as usize],
+        RowGroups::One(_) => 0,
+        RowGroups::Many(of_rows, _) => of_rows[row] as usize,
     }
 }
 
@@ -164,7 +208,7 @@ fn compare_bytes(is_max: bool, best: &mut [Option<Box<[u8]>>], column: &ColumnBl
 }
 
 /// Passes the number of every cell that is not NULL to `each`.
-fn each_integer<T: From<i8> + From<i16> + From<i32> + From<i64> + FromWide>(
+fn each_integer<T: From<i8> + From<i16> + From<i32> + From<i64> + Addend>(
     column: &ColumnBlock,
     physical: PhysicalType,
     each: impl FnMut(usize, T),
@@ -180,21 +224,31 @@ fn each_integer<T: From<i8> + From<i16> + From<i32> + From<i64> + FromWide>(
     }
 }
 
-/// Conversion of the widest integer.
-trait FromWide {
+/// Integer of a sum.
+trait Addend: Copy + Default {
     fn from_wide(wide: i128) -> Self;
+    /// Returns the sum; `None` if the type cannot hold it.
+    fn checked_sum(self, other: Self) -> Option<Self>;
 }
 
-impl FromWide for i128 {
+impl Addend for i128 {
     fn from_wide(wide: i128) -> i128 {
         wide
     }
+
+    fn checked_sum(self, other: i128) -> Option<i128> {
+        self.checked_add(other)
+    }
 }
 
-impl FromWide for i64 {
-    /// Wraps around, as sums do. Columns of tables that are summed as INT64 are not wider.
+impl Addend for i64 {
+    /// Columns of tables that are summed as INT64 are not wider.
     fn from_wide(wide: i128) -> i64 {
         wide as i64
+    }
+
+    fn checked_sum(self, other: i64) -> Option<i64> {
+        self.checked_add(other)
     }
 }
 

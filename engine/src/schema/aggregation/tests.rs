@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 
-use super::super::{ColumnSchema, DataType, ValueKind};
+use super::super::{ColumnSchema, DataType};
 use super::*;
 
 /// Types of a table's columns.
@@ -64,11 +64,7 @@ fn expected(function: AggregateFunction, ty: DataType, cells: &[Option<Vec<u8>>]
         AggregateFunction::Min => some.iter().min_by_key(by_value)?.to_vec(),
         AggregateFunction::Max => some.iter().max_by_key(by_value)?.to_vec(),
         AggregateFunction::Sum if !is_float => {
-            let sum = some.iter().fold(0i128, |sum, cell| sum.wrapping_add(integer(cell)));
-            match ty.kind() {
-                ValueKind::Decimal => sum.to_le_bytes().to_vec(),
-                _ => (sum as i64).to_le_bytes().to_vec(),
-            }
+            some.iter().fold(0i128, |sum, cell| sum.wrapping_add(integer(cell))).to_le_bytes().to_vec()
         }
         _ => some.iter().map(|cell| double(ty, cell)).sum::<f64>().to_le_bytes().to_vec(),
     })
@@ -98,15 +94,40 @@ fn rows() -> impl Strategy<Value = Vec<Row>> {
     prop::collection::vec(row, 0..120)
 }
 
-/// Returns the groups of a result with the values of their aggregates.
-fn groups_of(block: &RowBlock, keys: usize) -> BTreeMap<Row, Row> {
+/// Returns the groups of a result with the values of their aggregates. The parts of a sum are added, as 128 bits.
+fn groups_of(
+    block: &RowBlock,
+    aggregation: &Aggregation,
+    projection: &[ProjectedColumn],
+) -> BTreeMap<Row, Row> {
     let cells = |row: usize, columns: &[crate::schema::row_block::ColumnBlock]| -> Row {
         columns.iter().map(|column| column.cell(row).map(<[u8]>::to_vec)).collect()
     };
-    let (groups, values) = block.columns.split_at(keys);
-    let of_row = |row| (cells(row, groups), cells(row, values));
-    let found: BTreeMap<Row, Row> = (0..block.rows).map(of_row).collect();
-    assert_eq!(found.len(), block.rows, "each group once");
+    let (groups, values) = block.columns.split_at(aggregation.group_by.len());
+    let is_sum = |aggregate: &Aggregate| {
+        let ty = aggregate.column.map(|at| projection[at].ty);
+        let is_float = matches!(ty, Some(DataType::Float | DataType::Double));
+        aggregate.function == AggregateFunction::Sum && !is_float
+    };
+    let mut found: BTreeMap<Row, Row> = BTreeMap::new();
+    for row in 0..block.rows {
+        let (mut of_row, group) = (cells(row, values), cells(row, groups));
+        let sums: Vec<usize> = (0..of_row.len()).filter(|at| is_sum(&aggregation.aggregates[*at])).collect();
+        for at in &sums {
+            of_row[*at] = of_row[*at].as_ref().map(|sum| integer(sum).to_le_bytes().to_vec());
+        }
+        let Some(merged) = found.get_mut(&group) else {
+            found.insert(group, of_row);
+            continue;
+        };
+        for (at, cell) in of_row.into_iter().enumerate() {
+            let (Some(cell), Some(sum)) = (cell, &mut merged[at]) else { continue };
+            match sums.contains(&at) {
+                true => *sum = integer(sum).wrapping_add(integer(&cell)).to_le_bytes().to_vec(),
+                false => assert_eq!(cell, [0; 8], "a part of a sum counts no cell"),
+            }
+        }
+    }
     found
 }
 
@@ -173,9 +194,48 @@ proptest! {
             let empty = crate::schema::row_block::ColumnBlock::new(wanted.ty.physical(), wanted.nullable);
             prop_assert_eq!(column.empty_like(), empty, "{}", wanted.name);
         }
-        let found = groups_of(&block, aggregation.group_by.len());
+        let found = groups_of(&block, &aggregation, &projection);
         prop_assert_eq!(found, model(&rows, &aggregation, &projection));
     }
+}
+
+#[test]
+fn a_sum_that_its_type_cannot_hold_comes_in_parts() {
+    let column = |at, ty| ProjectedColumn::from(&ColumnSchema::new(at, &format!("c{at}"), ty));
+    let projection = [column(0, DataType::String), column(1, DataType::Int64)];
+    let of = |function, column| Aggregate { function, column };
+    let aggregates = vec![
+        of(AggregateFunction::Count, None),
+        of(AggregateFunction::Sum, Some(1)),
+        of(AggregateFunction::Max, Some(1)),
+    ];
+    let aggregation = Arc::new(Aggregation { group_by: vec![0], aggregates });
+    let mut aggregator = Aggregator::new(&aggregation, &projection);
+    let mut block = RowBlock::new(&projection);
+    for (group, number) in [("a", i64::MAX), ("b", 5), ("a", 1), ("a", i64::MIN), ("a", i64::MIN), ("a", -1)]
+    {
+        block.push_row([Some(group.as_bytes()), Some(&number.to_le_bytes()[..])]);
+    }
+    let before = aggregator.byte_size();
+    aggregator.add(&block);
+    let counted = aggregator.byte_size() - before;
+    let result = aggregator.finish();
+    assert!(counted >= result.byte_size(), "{counted} bytes of {}", result.byte_size());
+    let number = |cell: &[u8]| integer(cell).to_string();
+    let cell = |column: usize, row: usize| match (column, result.columns[column].cell(row)) {
+        (0, Some(text)) => String::from_utf8_lossy(text).into_owned(),
+        (_, cell) => cell.map_or("NULL".to_string(), number),
+    };
+    let lines: Vec<String> =
+        (0..result.rows).map(|row| [0, 1, 2, 3].map(|column| cell(column, row)).join(" ")).collect();
+    expect_test::expect![[r#"
+        a 5 -1 9223372036854775807
+        b 1 5 5
+        a 0 9223372036854775807 NULL
+        a 0 -9223372036854775807 NULL
+        a 0 -9223372036854775808 NULL
+    "#]]
+    .assert_eq(&(lines.join("\n") + "\n"));
 }
 
 /// Many groups make the table grow, and its memory with it.

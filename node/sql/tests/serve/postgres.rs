@@ -272,6 +272,7 @@ async fn errors_have_states(client: &tokio_postgres::Client) {
         ("INSERT INTO types (k, i8) VALUES (60, 300)", "22003"),
         ("UPDATE types SET i32 = i32 - 1 WHERE k = 1", "22003"),
         ("SELECT CAST(i32 AS TINYINT) FROM types WHERE k = 1", "22003"),
+        ("SELECT i32 + i32 FROM types WHERE k = 1", "22003"),
         ("VACUUM types", "0A000"),
         ("COPY types TO '/tmp/never.csv'", "42501"),
         ("SET statement_timeout = 5", "0A000"),
