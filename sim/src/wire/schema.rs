@@ -230,6 +230,14 @@ fn key_before(table: &ModelTable, bound: &[Value]) -> Option<Vec<Value>> {
     let is_told =
         !bound.is_empty() && key.iter().fold(0_i128, |sum, value| sum.wrapping_add(*value)) % 2 == 0;
     let at = (0..key.len()).rev().find(|at| key[*at] > limits[*at].0).filter(|_| is_told)?;
+    // The least key of a carry has no later value. For a type whose cells go below its values it is another one.
+    let has_lesser_cells = |later: usize| {
+        let column = table.spec.range.get(later).and_then(|number| table.column(*number));
+        column.is_some_and(|column| column.kind.form().int_range().0 < limits[later].0)
+    };
+    if (at + 1..bound.len()).any(has_lesser_cells) {
+        return None;
+    }
     key[at] -= 1;
     for later in at + 1..key.len() {
         key[later] = limits[later].1;
@@ -321,5 +329,41 @@ fn bloom_filter(filter: &BloomFilter) -> BlockBloomFilterPb {
         always_false: Some(false),
         hash_algorithm: None,
         hash_seed: Some(filter.seed()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use sim_plan::line_format::LineRecord;
+    use sim_plan::tables::{ColumnSpec, TableSpec};
+
+    use super::*;
+
+    fn table() -> ModelTable {
+        let column = |number: u8, kind: &str| {
+            let rest = "nullable=false immutable=false read=- write=- encoding=plain compression=no";
+            let line = format!("column table=0 number={number} name=k{number} kind={kind} {rest}");
+            ColumnSpec::parse_line(&line).expect("a column")
+        };
+        ModelTable {
+            spec: TableSpec::parse_line("table number=0 keys=2 hash=- range=0,1").expect("a table"),
+            columns: vec![column(0, "uint8"), column(1, "decimal32:2:0")],
+            ranges: Vec::new(),
+        }
+    }
+
+    fn before(bound: &[i128]) -> Option<Vec<i128>> {
+        let bound: Vec<Value> = bound.iter().map(|number| Value::Int(*number)).collect();
+        let before = key_before(&table(), &bound)?;
+        Some(before.iter().filter_map(Value::number).collect())
+    }
+
+    #[test]
+    fn half_of_the_bounds_are_told_by_the_key_before() {
+        assert_eq!(before(&[4, 8]), Some(vec![4, 7]));
+        assert_eq!(before(&[4, 9]), None, "the other half");
+        assert_eq!(before(&[5]), Some(vec![4, 99]), "a carry leaves the second column without a value");
+        assert_eq!(before(&[5, -99]), None, "whose key is less than that of the least value");
+        assert_eq!(before(&[]), None, "a range without a bound");
     }
 }

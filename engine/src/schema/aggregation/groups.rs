@@ -6,7 +6,6 @@
 //!   keys    the cells of each group, by column
 //! ```
 
-use super::CELL_BYTES;
 use crate::schema::row_block::{ColumnBlock, ProjectedColumn};
 use crate::schema::wire_hash::fast_hash64;
 
@@ -14,6 +13,9 @@ use crate::schema::wire_hash::fast_hash64;
 const SLOTS_MIN: usize = 64;
 /// Hash of NULL among the hashes of cells, in the place of the length of a cell.
 const NULL_SEED: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Bytes of a number in a result with its part of the bitmap of NULLs, at most.
+pub(super) const CELL_BYTES: usize = size_of::<i128>() + 1;
 
 /// Groups of the rows of a block.
 pub(super) enum RowGroups<'a> {

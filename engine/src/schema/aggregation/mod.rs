@@ -25,13 +25,10 @@ use std::sync::Arc;
 
 pub use self::function::AggregateFunction;
 use self::function::is_ordered;
-use self::groups::GroupTable;
+use self::groups::{CELL_BYTES, GroupTable};
 use self::states::AggregateState;
 use super::row_block::{ProjectedColumn, RowBlock};
 use crate::error::{Error, Result};
-
-/// Bytes of a number in a result with its part of the bitmap of NULLs, at most.
-const CELL_BYTES: usize = size_of::<i128>() + 1;
 
 /// A function of a column, by its position in the projection. `COUNT(*)` has no column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
