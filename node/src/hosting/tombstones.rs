@@ -158,12 +158,9 @@ impl TabletManager {
                 return Err(error.into());
             }
         };
-        let action = match tombstone {
-            true => RaftAction::Tombstone { cas: cas.and_then(|cas| u64::try_from(cas.index).ok()) },
-            false => RaftAction::Delete,
-        };
-        self.note_end(entry, action, term, last_op);
         if tombstone {
+            let action = RaftAction::Tombstone { cas: cas.and_then(|cas| u64::try_from(cas.index).ok()) };
+            self.note_end(entry, action, term, last_op);
             entry.set_state(EntryState::Tombstoned(last_op));
             self.mark_changed(entry.id);
         } else {
@@ -214,6 +211,8 @@ impl TabletManager {
             }
             let dirs = [&entry.data_dir].into_iter().chain(&entry.duplicates);
             remove_from(wal, dirs, entry.id)?;
+            // At once: nothing on the disks tells of it after a crash.
+            self.note_end(entry, RaftAction::Delete, term, last_op);
             Ok((term, last_op))
         };
         self.env().run(remove).await

@@ -70,11 +70,12 @@ impl Workload {
         }
     }
 
-    /// Compares the sums of a tablet with the rows that a scan returns at their snapshot.
+    /// Compares the sums of a tablet with the rows that a scan returns at their snapshot. `table`: as it was when they
+    /// were read.
     pub(super) async fn compare_with_rows(
         &self,
         env: &Env,
-        table: &str,
+        table: &Table,
         sums: &[ReplicaChecksum],
         within: Duration,
     ) -> Result<(), Error> {
@@ -86,16 +87,20 @@ impl Workload {
     }
 
     /// Returns the checksum of the rows that a scan returns at the snapshot of `sum`, and their number; `None` if the
-    /// snapshot is out of the history by now.
+    /// snapshot is out of the history by now, or an alteration whose reply was lost has ended meanwhile.
     async fn sum_of_rows(
         &self,
         env: &Env,
-        table: &str,
+        table: &Table,
         sum: &ReplicaChecksum,
         within: Duration,
     ) -> Result<Option<(u64, u64)>, Error> {
         let deadline = env.now().mono.after(within);
-        let (id, _, shape, places) = read_tablet::find(self, env, table, deadline).await?;
+        let (id, _, shape, places) = read_tablet::find(self, env, table.name(), deadline).await?;
+        let summed = table.schema().columns().iter().map(|column| &column.name);
+        if !summed.eq(shape.columns.iter().map(|column| &column.name)) {
+            return Ok(None);
+        }
         let place = places.iter().find(|place| place.id == sum.tablet);
         let place = place.ok_or_else(|| Error::not_ready(format!("tablet {}: no locations", sum.tablet)))?;
         match read_tablet::read(self, env, (&id, &shape), place, sum.at, deadline).await {

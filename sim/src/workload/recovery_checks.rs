@@ -167,10 +167,11 @@ impl Workload {
                     Some(tablet) => tablet,
                     None => self.look_up_again(env, table, &tablet.1.id).await?,
                 };
-                self.sums_of(env, &looked_up, number).await
+                let sums = self.sums_of(env, &looked_up, number).await?;
+                Ok((looked_up.0, sums))
             });
-            let of_tablet = of_tablet.await?;
-            self.compare_with_rows(env, table.name(), &of_tablet, within).await?;
+            let (looked_up, of_tablet) = of_tablet.await?;
+            self.compare_with_rows(env, &looked_up, &of_tablet, within).await?;
             sums.extend(of_tablet);
         }
         replica_checksums::check(&sums).into_iter().for_each(|violation| self.report_violation(violation));
