@@ -211,7 +211,7 @@ impl TabletManager {
             }
             let dirs = [&entry.data_dir].into_iter().chain(&entry.duplicates);
             remove_from(wal, dirs, entry.id)?;
-            // At once: nothing on the disks tells of it after a crash.
+            // At once: after a crash nothing on the disks shows it.
             self.note_end(entry, RaftAction::Delete, term, last_op);
             Ok((term, last_op))
         };
