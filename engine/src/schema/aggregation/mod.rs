@@ -13,7 +13,8 @@
 //!   whose counts are 0 and whose other values are NULL.
 //! - A group column or an aggregate is named once. Each copies cells, so repeats would multiply the memory of a block.
 //! - Floating-point columns have no groups, minima or maxima: SQL engines order NaN and the zeros differently.
-//! - Invariant: groups are returned in the order of their first rows, so that equal rows give equal bytes.
+//! - Invariant: groups are returned in the order of their first rows, and parts of sums after them, so that equal rows
+//!   give equal bytes.
 
 mod function;
 mod groups;
@@ -143,8 +144,8 @@ impl Aggregator {
 
     /// Bytes of memory for the groups so far, about.
     pub fn byte_size(&self) -> usize {
-        let parts = self.states.iter().flat_map(AggregateState::parts);
-        let of_parts = parts.map(|(group, _)| self.groups.key_bytes(group) + self.states.len() * CELL_BYTES);
+        let parts = self.states.iter().flat_map(AggregateState::part_groups);
+        let of_parts = parts.map(|group| self.groups.key_bytes(group) + self.states.len() * CELL_BYTES);
         let of_states = self.states.iter().map(AggregateState::byte_size);
         self.groups.byte_size() + of_states.chain(of_parts).sum::<usize>()
     }

@@ -127,6 +127,16 @@ impl AggregateState {
         }
     }
 
+    /// Returns the groups of [`AggregateState::parts`].
+    pub(super) fn part_groups(&self) -> impl Iterator<Item = usize> + '_ {
+        let (narrow, wide): (&[(usize, i64)], &[(usize, i128)]) = match &self.values {
+            Values::Sum(sums) => (&sums.parts, &[]),
+            Values::SumDecimal(sums) => (&[], &sums.parts),
+            _ => (&[], &[]),
+        };
+        narrow.iter().map(|part| part.0).chain(wide.iter().map(|part| part.0))
+    }
+
     /// Returns the parts of sums that the column of the result does not have, with their groups.
     pub(super) fn parts(&self) -> Vec<(usize, Vec<u8>)> {
         match &self.values {
