@@ -129,10 +129,10 @@ impl AggregateState {
 
     /// Returns the groups of [`AggregateState::parts`].
     pub(super) fn part_groups(&self) -> impl Iterator<Item = usize> + '_ {
-        let (narrow, wide): (&[(usize, i64)], &[(usize, i128)]) = match &self.values {
-            Values::Sum(sums) => (&sums.parts, &[]),
-            Values::SumDecimal(sums) => (&[], &sums.parts),
-            _ => (&[], &[]),
+        let (narrow, wide) = match &self.values {
+            Values::Sum(sums) => (sums.parts.as_slice(), [].as_slice()),
+            Values::SumDecimal(sums) => ([].as_slice(), sums.parts.as_slice()),
+            _ => ([].as_slice(), [].as_slice()),
         };
         narrow.iter().map(|part| part.0).chain(wide.iter().map(|part| part.0))
     }
