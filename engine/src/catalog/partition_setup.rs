@@ -8,7 +8,7 @@ use super::tablet_budget::TabletBudget;
 use crate::error::Error;
 use crate::ids::ColumnId;
 use crate::schema::partition::{HashDimension, Partition, PartitionSchema};
-use crate::schema::partition_range::{PartitionRange, decode_range_ops, ranges_of_ops};
+use crate::schema::partition_range::{PartitionRange, RangeOpLimits, decode_range_ops, ranges_of_ops};
 use crate::schema::row_ops::ClientColumn;
 use crate::schema::{ColumnSchema, Schema};
 
@@ -30,7 +30,8 @@ pub(super) fn of_new_table(
     let partitions = match ops.rows.is_empty() && allow_empty {
         true => Vec::new(),
         false => {
-            let ops = decode_range_ops(&bind_columns(schema, &[]), &ops.rows, &ops.indirect)?;
+            let columns = bind_columns(schema, &[]);
+            let ops = decode_range_ops(&columns, &ops.rows, &ops.indirect, TabletBudget::OP_LIMITS)?;
             let (splits, ranges) = ranges_of_ops(schema, &partition_schema.range_columns, &ops)?;
             let mut budget = TabletBudget::default();
             match ranges.as_slice() {
@@ -171,7 +172,7 @@ pub(super) fn requested_range(
     if partition_schema.range_columns.is_empty() {
         return Err(CatalogError::invalid("the table has no range partitions"));
     }
-    let ops = decode_range_ops(columns, &ops.rows, &ops.indirect)?;
+    let ops = decode_range_ops(columns, &ops.rows, &ops.indirect, RangeOpLimits::ONE_RANGE)?;
     let (splits, mut ranges) = ranges_of_ops(schema, &partition_schema.range_columns, &ops)?;
     match (splits.as_slice(), ranges.len()) {
         ([], 1) => Ok(ranges.remove(0)),

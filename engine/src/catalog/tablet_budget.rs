@@ -6,7 +6,7 @@
 use super::error::{CatalogError, CatalogErrorCode, CatalogResult};
 use crate::error::Error;
 use crate::schema::partition::PartitionSchema;
-use crate::schema::partition_range::PartitionRange;
+use crate::schema::partition_range::{PartitionRange, RangeOpLimits};
 
 /// Tablets that one request may create. A tablet's record takes up to 2,000 bytes besides its keys, with seven replicas
 /// on hosts with the longest names: 40 MB in all.
@@ -24,6 +24,11 @@ pub(super) struct TabletBudget {
 }
 
 impl TabletBudget {
+    /// Limits of operations that can fit into a budget. Each split row and each pair of bounds makes a tablet, and their
+    /// keys are at least as long as their cells.
+    pub(super) const OP_LIMITS: RangeOpLimits =
+        RangeOpLimits { count: 2 * TABLETS_MAX as usize, cell_bytes: KEY_BYTES_MAX as usize };
+
     /// Counts the tablets of one range. Returns `Invalid` if the request creates too many.
     pub(super) fn add(
         &mut self,

@@ -1,7 +1,7 @@
 //! Rows as clients send them.
 
 use engine::ids::ColumnId;
-use engine::schema::partition_range::{decode_range_ops, ranges_of_ops};
+use engine::schema::partition_range::{RangeOpLimits, decode_range_ops, ranges_of_ops};
 use engine::schema::row_ops::{ClientColumn, RowOpLimits, RowOpsReader};
 use engine::schema::{ColumnSchema, DataType, Schema};
 
@@ -49,7 +49,9 @@ pub(super) fn row_ops(data: &[u8]) {
 pub(super) fn range_ops(data: &[u8]) {
     let Some((rows, indirect)) = parts(data) else { return };
     let schema = table();
-    let Ok(ops) = decode_range_ops(&wire_columns(&schema), rows, indirect) else { return };
+    let limits = RangeOpLimits { count: 1000, cell_bytes: 1 << 20 };
+    let Ok(ops) = decode_range_ops(&wire_columns(&schema), rows, indirect, limits) else { return };
+    assert!(ops.len() <= limits.count, "no more than the limit");
     for columns in [&[ColumnId(0)][..], &[ColumnId(1)], &[ColumnId(0), ColumnId(1)]] {
         let Ok((_, ranges)) = ranges_of_ops(&schema, columns, &ops) else { continue };
         for range in ranges {

@@ -30,6 +30,7 @@ use datafusion::physical_plan::{ExecutionPlan, Partitioning};
 use nyala_client::{AggregationSpec, ColumnAggregate, ScanSpec};
 
 use super::aggregate::{TabletAggregateExec, is_convertible};
+use super::checked_sum::CHECKED_SUM;
 use super::filter_barrier::Rule;
 use super::scan::{TabletScan, TabletScanExec};
 
@@ -177,7 +178,7 @@ fn states_of(function: &AggregateFunctionExpr, input: &SchemaRef) -> Option<Vec<
         "count" => vec![ColumnAggregate::count(&column_name(argument)?)],
         "min" => vec![ColumnAggregate::min(&column_name(argument)?)],
         "max" => vec![ColumnAggregate::max(&column_name(argument)?)],
-        "sum" => vec![sum(argument, input)?.1],
+        "sum" | CHECKED_SUM => vec![sum(argument, input)?.1],
         "avg" => {
             let (column, sum) = sum(argument, input)?;
             vec![ColumnAggregate::count(&column), sum]

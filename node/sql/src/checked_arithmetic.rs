@@ -59,31 +59,53 @@ fn check_node(node: LogicalPlan) -> Result<Transformed<LogicalPlan>> {
 }
 
 fn check(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
-    let checked = match &expr {
-        Expr::BinaryExpr(BinaryExpr { left, op, right }) => match Operation::of(*op) {
-            Some(operation) if is_integer(left, schema)? && is_integer(right, schema)? => {
-                operation.call(vec![(**left).clone(), (**right).clone()])
+    Ok(match expr {
+        Expr::BinaryExpr(BinaryExpr { left, op, right }) => match Operation::of(op) {
+            Some(operation) if is_integer(&left, schema)? && is_integer(&right, schema)? => {
+                Transformed::yes(append(*left, operation, *right))
             }
-            _ => return Ok(Transformed::no(expr)),
+            _ => Transformed::no(Expr::BinaryExpr(BinaryExpr { left, op, right })),
         },
-        Expr::Negative(operand) if is_integer(operand, schema)? => {
-            Operation::Negate.call(vec![(**operand).clone()])
+        Expr::Negative(operand) if is_integer(&operand, schema)? => {
+            Transformed::yes(CheckedFunction::new(Work::Negate).call(vec![*operand]))
         }
-        _ => return Ok(Transformed::no(expr)),
-    };
-    Ok(Transformed::yes(checked))
+        other => Transformed::no(other),
+    })
 }
 
 fn is_integer(expr: &Expr, schema: &DFSchema) -> Result<bool> {
-    Ok(expr.get_type(schema)?.is_integer())
+    // The type of a chain would be that of its parts, and of theirs.
+    Ok(work_of(expr).is_some() || expr.get_type(schema)?.is_integer())
 }
 
+/// Returns what a checked function computes; `None` for other expressions.
+fn work_of(expr: &Expr) -> Option<&Work> {
+    let Expr::ScalarFunction(function) = expr else { return None };
+    function.func.inner().downcast_ref::<CheckedFunction>().map(|function| &function.work)
+}
+
+/// Operands of one function. All of them are computed before the first operation.
+const OPERANDS_MAX: usize = 32;
+
+/// Returns the chain with one more operation, or a new one.
+fn append(left: Expr, operation: Operation, right: Expr) -> Expr {
+    let (mut operations, mut operands) = match (work_of(&left).cloned(), left) {
+        (Some(Work::Chain(operations)), Expr::ScalarFunction(left)) if left.args.len() < OPERANDS_MAX => {
+            (operations, left.args)
+        }
+        (_, left) => (Vec::new(), vec![left]),
+    };
+    operations.push(operation);
+    operands.push(right);
+    CheckedFunction::new(Work::Chain(operations)).call(operands)
+}
+
+/// Operator with two operands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Operation {
     Add,
     Subtract,
     Multiply,
-    Negate,
 }
 
 impl Operation {
@@ -96,58 +118,89 @@ impl Operation {
         }
     }
 
-    fn call(self, operands: Vec<Expr>) -> Expr {
-        let (name, count) = match self {
-            Operation::Add => ("checked_add", 2),
-            Operation::Subtract => ("checked_subtract", 2),
-            Operation::Multiply => ("checked_multiply", 2),
-            Operation::Negate => ("checked_negate", 1),
-        };
-        let signature = Signature::any(count, Volatility::Immutable);
-        let function = ScalarUDF::new_from_impl(CheckedFunction { operation: self, name, signature });
-        Arc::new(function).call(operands)
+    fn sign(self) -> &'static str {
+        match self {
+            Operation::Add => "+",
+            Operation::Subtract => "-",
+            Operation::Multiply => "*",
+        }
     }
 
-    /// Returns the expression of its operands, as DataFusion writes that of the operator.
-    fn write<T: fmt::Display>(self, operands: &[T]) -> Result<String> {
+    fn apply(self, left: &ColumnarValue, right: &ColumnarValue) -> Result<ColumnarValue> {
+        match self {
+            Operation::Add => apply(left, right, add),
+            Operation::Subtract => apply(left, right, sub),
+            Operation::Multiply => apply(left, right, mul),
+        }
+    }
+}
+
+/// What a function computes of its operands.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+enum Work {
+    Negate,
+    /// The operations between the operands, from left to right.
+    Chain(Vec<Operation>),
+}
+
+impl Work {
+    /// Returns the expression of its operands, as DataFusion writes that of the operators.
+    fn write<T: fmt::Display>(&self, operands: &[T]) -> Result<String> {
         match (self, operands) {
-            (Operation::Add, [left, right]) => Ok(format!("{left} + {right}")),
-            (Operation::Subtract, [left, right]) => Ok(format!("{left} - {right}")),
-            (Operation::Multiply, [left, right]) => Ok(format!("{left} * {right}")),
-            (Operation::Negate, [operand]) => Ok(format!("(- {operand})")),
+            (Work::Negate, [operand]) => Ok(format!("(- {operand})")),
+            (Work::Chain(operations), [first, others @ ..]) if operations.len() == others.len() => {
+                let next =
+                    |(operation, operand): (&Operation, &T)| format!(" {} {operand}", operation.sign());
+                let rest: String = operations.iter().zip(others).map(next).collect();
+                Ok(format!("{first}{rest}"))
+            }
             _ => datafusion::common::internal_err!("{} operands of {self:?}", operands.len()),
         }
     }
 
-    fn apply(self, operands: &[ColumnarValue]) -> Result<ColumnarValue> {
+    fn apply(&self, operands: &[ColumnarValue]) -> Result<ColumnarValue> {
         let unary = |operand: &dyn Datum, _: &dyn Datum| -> std::result::Result<ArrayRef, ArrowError> {
             neg(operand.get().0)
         };
         match (self, operands) {
-            (Operation::Add, [left, right]) => apply(left, right, add),
-            (Operation::Subtract, [left, right]) => apply(left, right, sub),
-            (Operation::Multiply, [left, right]) => apply(left, right, mul),
-            (Operation::Negate, [operand]) => apply(operand, operand, unary),
+            (Work::Negate, [operand]) => apply(operand, operand, unary),
+            (Work::Chain(operations), [first, others @ ..]) if operations.len() == others.len() => {
+                let mut steps = operations.iter().zip(others);
+                steps.try_fold(first.clone(), |left, (operation, right)| operation.apply(&left, right))
+            }
             _ => datafusion::common::internal_err!("{} operands of {self:?}", operands.len()),
         }
     }
 }
 
-/// Operator that fails where its result does not fit.
+/// Function that fails where a result does not fit.
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct CheckedFunction {
-    operation: Operation,
-    name: &'static str,
+    work: Work,
     signature: Signature,
+}
+
+impl CheckedFunction {
+    fn new(work: Work) -> Arc<ScalarUDF> {
+        let operands = match &work {
+            Work::Negate => 1,
+            Work::Chain(operations) => operations.len() + 1,
+        };
+        let signature = Signature::any(operands, Volatility::Immutable);
+        Arc::new(ScalarUDF::new_from_impl(CheckedFunction { work, signature }))
+    }
 }
 
 impl ScalarUDFImpl for CheckedFunction {
     fn name(&self) -> &str {
-        self.name
+        match self.work {
+            Work::Negate => "checked_negate",
+            Work::Chain(_) => "checked_chain",
+        }
     }
 
     fn schema_name(&self, operands: &[Expr]) -> Result<String> {
-        self.operation.write(&operands.iter().map(|operand| operand.schema_name()).collect::<Vec<_>>())
+        self.work.write(&operands.iter().map(|operand| operand.schema_name()).collect::<Vec<_>>())
     }
 
     fn signature(&self) -> &Signature {
@@ -161,11 +214,16 @@ impl ScalarUDFImpl for CheckedFunction {
     fn return_field_from_args(&self, args: ReturnFieldArgs<'_>) -> Result<FieldRef> {
         let types: Vec<DataType> = args.arg_fields.iter().map(|field| field.data_type().clone()).collect();
         let is_nullable = args.arg_fields.iter().any(|field| field.is_nullable());
-        Ok(Arc::new(Field::new(self.name, self.return_type(&types)?, is_nullable)))
+        Ok(Arc::new(Field::new(self.name(), self.return_type(&types)?, is_nullable)))
+    }
+
+    /// NULL of an operand is NULL of the result: filters on it make outer joins inner ones.
+    fn is_strict(&self) -> bool {
+        true
     }
 
     fn invoke_with_args(&self, args: ScalarFunctionArgs) -> Result<ColumnarValue> {
-        self.operation.apply(&args.args).map_err(|error| match error.find_root() {
+        self.work.apply(&args.args).map_err(|error| match error.find_root() {
             DataFusionError::ArrowError(inner, _) => match &**inner {
                 ArrowError::ArithmeticOverflow(_) => out_of_range(args.return_field.data_type()),
                 _ => error,
@@ -215,6 +273,8 @@ mod tests {
             ("i + i", "TINYINT"),
             ("i * i", "TINYINT"),
             ("-i", "TINYINT"),
+            ("1 + l - 1", "BIGINT"),
+            ("l - l - l + l + l - l - l", "BIGINT"),
             ("9223372036854775807 + 1", "BIGINT"),
             ("sum(l + 1)", "BIGINT"),
             ("sum(l * 2) OVER ()", "BIGINT"),
@@ -240,6 +300,7 @@ mod tests {
             "SELECT a + 1, count(*) FROM (VALUES (3), (3)) AS t(a) GROUP BY a + 1 HAVING a + 1 > 3 ORDER BY a + 1",
             "SELECT a + 1, b * 2, count(*) FROM (VALUES (3, 4), (3, 5)) AS t(a, b)
                GROUP BY ROLLUP (a + 1, b * 2) ORDER BY 1, 2",
+            "SELECT (a + b) * a - (b - a) * b + 7 - -a, a * (b + 1), 1 - a - b FROM (VALUES (3, 2), (NULL, 4)) AS t(a, b)",
             "SELECT DATE '2024-03-01' - DATE '2024-02-01', DATE '2024-03-01' + INTERVAL '1 day'",
             "SELECT value FROM generate_series(1, 10) WHERE value * 2 = 2 + 2 LIMIT 1 + 1",
             "SELECT a.value FROM generate_series(1, 3) a JOIN generate_series(1, 3) b ON a.value + 1 = b.value * 1

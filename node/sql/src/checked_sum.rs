@@ -7,6 +7,9 @@
 //!
 //! DataFusion's function drops the highest bits of a sum. Here a sum of BIGINT has to fit only at the end: its parts,
 //! those of tablet servers included, may be larger. Parts of a sum of DECIMAL must fit into 128 bits.
+//!
+//! The function has a name of its own: DataFusion splits a function named `sum` beside one DISTINCT aggregate into sums
+//! of sums, of which the inner ones would be checked, too.
 
 use std::sync::Arc;
 
@@ -19,6 +22,7 @@ use datafusion::arrow::datatypes::{
 };
 use datafusion::common::{DataFusionError, Result, ScalarValue};
 use datafusion::execution::FunctionRegistry;
+use datafusion::logical_expr::expr::{AggregateFunctionParams, WindowFunctionParams};
 use datafusion::logical_expr::function::{AccumulatorArgs, StateFieldsArgs};
 use datafusion::logical_expr::utils::{AggregateOrderSensitivity, format_state_name};
 use datafusion::logical_expr::{
@@ -31,9 +35,13 @@ use super::error::{SqlError, state};
 /// Replaces the function of a session.
 pub(crate) fn replace(context: &SessionContext) {
     if let Ok(inner) = context.udaf("sum") {
-        context.register_udaf(AggregateUDF::new_from_impl(CheckedSum { inner }));
+        let aliases = vec![inner.name().to_string()];
+        context.register_udaf(AggregateUDF::new_from_impl(CheckedSum { inner, aliases }));
     }
 }
+
+/// Name of the function that statements call `sum`.
+pub(crate) const CHECKED_SUM: &str = "checked_sum";
 
 /// Type of the result of a sum that is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -127,11 +135,36 @@ where
 #[derive(Debug, PartialEq, Eq, Hash)]
 struct CheckedSum {
     inner: Arc<AggregateUDF>,
+    aliases: Vec<String>,
 }
 
 impl AggregateUDFImpl for CheckedSum {
     fn name(&self) -> &str {
-        self.inner.name()
+        CHECKED_SUM
+    }
+
+    fn aliases(&self) -> &[String] {
+        &self.aliases
+    }
+
+    fn schema_name(&self, params: &AggregateFunctionParams) -> Result<String> {
+        self.inner.schema_name(params)
+    }
+
+    fn human_display(&self, params: &AggregateFunctionParams) -> Result<String> {
+        self.inner.human_display(params)
+    }
+
+    fn window_function_schema_name(&self, params: &WindowFunctionParams) -> Result<String> {
+        self.inner.window_function_schema_name(params)
+    }
+
+    fn display_name(&self, params: &AggregateFunctionParams) -> Result<String> {
+        self.inner.display_name(params)
+    }
+
+    fn window_function_display_name(&self, params: &WindowFunctionParams) -> Result<String> {
+        self.inner.window_function_display_name(params)
     }
 
     fn signature(&self) -> &Signature {
@@ -292,7 +325,7 @@ impl GroupsAccumulator for GroupSums {
     }
 
     fn size(&self) -> usize {
-        size_of_val(self.sums.as_slice()) + size_of_val(self.seen.as_slice())
+        self.sums.capacity() * size_of::<i128>() + self.seen.capacity()
     }
 }
 
@@ -346,6 +379,10 @@ mod tests {
             "(VALUES (9223372036854775807), (9223372036854775807), (-9223372036854775807), (-9)) AS t(v)";
         let rows = run(&format!("SELECT sum(v) AS s FROM {balanced}"), true).await.expect("a row");
         assert!(rows.contains("| 9223372036854775798 |"), "{rows}");
+        let parted = "(VALUES (1, 9223372036854775807), (1, 1), (2, -10)) AS t(k, v)";
+        let rows =
+            run(&format!("SELECT count(DISTINCT k), sum(v) AS s FROM {parted}"), true).await.expect("a row");
+        assert!(rows.contains("| 9223372036854775798 |"), "{rows}");
         let query = format!("SELECT sum(CAST(v AS DECIMAL(19, 0))) AS s FROM {ROWS} WHERE k = 1");
         assert!(run(&query, true).await.expect("a row").contains("| 18446744073709551615 |"));
     }
@@ -366,6 +403,10 @@ mod tests {
                sum(NULLIF(value, 3)) OVER (ORDER BY value ROWS 0 PRECEDING) FROM generate_series(1, 6)"
                 .to_string(),
             "SELECT sum(INTERVAL '1 day') FROM generate_series(1, 6)".to_string(),
+            format!("SELECT count(DISTINCT k), sum(v), SUM(k) FROM {ROWS} WHERE k = 2"),
+            format!(
+                "SELECT k, count(DISTINCT v), sum(k) OVER (ORDER BY k) FROM {ROWS} WHERE k = 2 GROUP BY k"
+            ),
         ] {
             let before = run(&query, false).await;
             assert_eq!(run(&query, true).await, before, "{query}");

@@ -137,8 +137,11 @@ fn levels_of(token: &Token) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use datafusion::prelude::SessionContext;
 
+    use super::super::checked_arithmetic::CheckedArithmetic;
     use super::super::script::{Body, parse};
     use super::super::snapshot::PlanOptions;
     use super::super::tokens::tokens;
@@ -177,6 +180,7 @@ mod tests {
             let runtime = tokio::runtime::Builder::new_current_thread().build().expect("a runtime");
             runtime.block_on(async {
                 let context = SessionContext::new_with_config(session::config(PlanOptions::default()));
+                context.add_analyzer_rule(Arc::new(CheckedArithmetic));
                 let plan = context.state().statement_to_plan(statement).await.expect("a plan");
                 let plan = float_literals::rewrite(plan).expect("a plan");
                 let frame = context.execute_logical_plan(plan).await.expect("a query");

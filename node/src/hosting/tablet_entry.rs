@@ -67,6 +67,10 @@ pub enum EntryState {
     Stopped,
 }
 
+/// Bytes of a client's schema that is kept for its next request. Comments and defaults of a request may be as long as a
+/// message, and one is kept per tablet.
+const BOUND_BYTES_MAX: usize = 64 << 10;
+
 /// Columns bound for the last writer's schema. Nearly every write has the schema of the previous one and need not
 /// decode it.
 struct BoundSchema {
@@ -245,8 +249,12 @@ impl TabletEntry {
         Some(bound.columns.clone())
     }
 
-    /// Stores a binding. The bytes are copied, because a slice would keep a whole request alive.
+    /// Stores a binding, unless the schema is too long. The bytes are copied, because a slice would keep a whole request
+    /// alive.
     pub fn remember_columns(&self, client: &Bytes, version: u32, columns: Arc<[ClientColumn]>) {
+        if client.len() > BOUND_BYTES_MAX {
+            return;
+        }
         let client = client.to_vec();
         *self.bound.lock() = Some(BoundSchema { version, client, columns });
     }
@@ -260,6 +268,9 @@ impl TabletEntry {
 
     /// Stores a binding; see [`TabletEntry::remember_columns`].
     pub fn remember_projection(&self, client: &[u8], schema: &Arc<Schema>, columns: Arc<[ProjectedColumn]>) {
+        if client.len() > BOUND_BYTES_MAX {
+            return;
+        }
         let (schema, client) = (schema.clone(), client.to_vec());
         *self.bound_projection.lock() = Some(BoundProjection { schema, client, columns });
     }

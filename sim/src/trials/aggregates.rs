@@ -114,6 +114,7 @@ impl<'a> Totals<'a> {
     /// Returns the first difference of the engine's groups from those of the rows.
     fn wrong_groups(self, rows: &[ScanRow]) -> Option<String> {
         let (wanted, kinds, keys) = (self.groups_of(rows), self.kinds(), self.aggregation.group_by.len());
+        let wanted_parts = self.part_rows(rows);
         let results: Vec<Option<ResultKind>> = self.results();
         let (aggregator, output) = (self.aggregator?, self.output.ok()?);
         let (added, counted) = (aggregator.rows(), aggregator.byte_size());
@@ -133,10 +134,16 @@ impl<'a> Totals<'a> {
         let Some(found) = groups(&block, &kinds, keys) else {
             return Some("a cell has no value".to_string());
         };
-        let found = with_whole_sums(found, &results);
+        let Some((found, part_rows)) = with_whole_sums(found, &results) else {
+            return Some("a group comes twice, or after parts of sums".to_string());
+        };
         let same = found.len() == wanted.len()
             && found.iter().zip(&wanted).all(|(one, other)| is_same_group(one, other));
-        (!same).then(|| format!("the groups are {found:?} instead of {wanted:?}"))
+        if !same {
+            return Some(format!("the groups are {found:?} instead of {wanted:?}"));
+        }
+        (part_rows != wanted_parts)
+            .then(|| format!("{part_rows:?} rows are parts of sums instead of {wanted_parts:?}"))
     }
 
     fn results(&self) -> Vec<Option<ResultKind>> {
@@ -161,6 +168,45 @@ impl<'a> Totals<'a> {
 
     /// Returns the groups of rows in the order of their first rows.
     fn groups_of(&self, rows: &[ScanRow]) -> Vec<Group> {
+        let values = |rows: &[&ScanRow]| {
+            self.aggregation.aggregates.iter().map(|aggregate| self.value(*aggregate, rows)).collect()
+        };
+        self.members_of(rows).into_iter().map(|(key, rows)| (key, values(&rows))).collect()
+    }
+
+    /// Returns the rows of parts of sums for each group: as many as the sum that comes in most parts.
+    fn part_rows(&self, rows: &[ScanRow]) -> Vec<usize> {
+        let parts = |rows: &[&ScanRow]| {
+            let aggregates = self.aggregation.aggregates.iter();
+            aggregates.map(|aggregate| self.sum_parts(*aggregate, rows)).max().unwrap_or_default()
+        };
+        self.members_of(rows).into_iter().map(|(_, rows)| parts(&rows)).collect()
+    }
+
+    /// Returns how often the next cell of a sum does not fit its type.
+    fn sum_parts(&self, aggregate: Aggregate, rows: &[&ScanRow]) -> usize {
+        let fits: fn(i128) -> bool =
+            match (result(aggregate.function, self.kind_of(aggregate)), aggregate.column) {
+                (Some(ResultKind::Sum), Some(_)) => |sum| i64::try_from(sum).is_ok(),
+                (Some(ResultKind::DecimalSum), Some(_)) => |_| true,
+                _ => return 0,
+            };
+        let cells = rows.iter().filter_map(|row| row.values[aggregate.column?].number());
+        let (mut sum, mut parts) = (0i128, 0);
+        for cell in cells {
+            sum = match sum.checked_add(cell).filter(|sum| fits(*sum)) {
+                Some(sum) => sum,
+                None => {
+                    parts += 1;
+                    cell
+                }
+            };
+        }
+        parts
+    }
+
+    /// Returns the rows of each group, in the order of their first rows.
+    fn members_of<'r>(&self, rows: &'r [ScanRow]) -> Vec<(Vec<Value>, Vec<&'r ScanRow>)> {
         let mut places: BTreeMap<Vec<Value>, usize> = BTreeMap::new();
         let mut members: Vec<(Vec<Value>, Vec<&ScanRow>)> = Vec::new();
         for row in rows {
@@ -172,10 +218,7 @@ impl<'a> Totals<'a> {
             });
             members[at].1.push(row);
         }
-        let values = |rows: &[&ScanRow]| {
-            self.aggregation.aggregates.iter().map(|aggregate| self.value(*aggregate, rows)).collect()
-        };
-        members.into_iter().map(|(key, rows)| (key, values(&rows))).collect()
+        members
     }
 
     fn value(&self, aggregate: Aggregate, rows: &[&ScanRow]) -> Value {
@@ -232,37 +275,45 @@ fn has_groups(kind: ColumnKind) -> bool {
     !matches!(kind.word, Float | Double | Int128 | Uint8 | Uint16 | Uint32 | Uint64)
 }
 
-/// Adds the parts of sums that their types cannot hold: later rows of a group, which have nothing else.
-fn with_whole_sums(found: Vec<Group>, results: &[Option<ResultKind>]) -> Vec<Group> {
+/// Adds the parts of sums that their types cannot hold: rows after those of the groups. Returns the groups, and the rows
+/// of parts of each; `None` for a row that is neither.
+fn with_whole_sums(found: Vec<Group>, results: &[Option<ResultKind>]) -> Option<(Vec<Group>, Vec<usize>)> {
     let mut places: BTreeMap<Vec<Value>, usize> = BTreeMap::new();
-    let mut whole: Vec<Group> = Vec::new();
+    let (mut whole, mut part_rows): (Vec<Group>, Vec<usize>) = (Vec::new(), Vec::new());
     for (key, values) in found {
-        let parts = part_of_sum(&values, results);
-        match (places.get(&key), parts) {
-            (Some(place), Some((at, part))) => {
-                let sum = &mut whole[*place].1[at];
-                *sum = Value::Int(sum.number().unwrap_or_default().wrapping_add(part));
+        let Some(place) = places.get(&key) else {
+            if part_rows.iter().any(|rows| *rows > 0) {
+                return None;
             }
-            _ => {
-                places.insert(key.clone(), whole.len());
-                whole.push((key, values));
-            }
+            places.insert(key.clone(), whole.len());
+            whole.push((key, values));
+            part_rows.push(0);
+            continue;
+        };
+        for (at, part) in parts_of_sums(&values, results)? {
+            let sum = &mut whole[*place].1[at];
+            *sum = Value::Int(sum.number().unwrap_or_default().wrapping_add(part));
         }
+        part_rows[*place] += 1;
     }
-    whole
+    Some((whole, part_rows))
 }
 
-/// Returns the only value of a row that adds to a group, and its position; `None` if it is not part of a sum.
-fn part_of_sum(values: &[Value], results: &[Option<ResultKind>]) -> Option<(usize, i128)> {
-    let is_nothing = |(value, result): (&Value, &Option<ResultKind>)| match result {
-        Some(ResultKind::Count) => *value == Value::Int(0),
-        _ => value.is_null(),
-    };
-    let mut others = values.iter().zip(results).enumerate().filter(|(_, pair)| !is_nothing(*pair));
-    let (at, (value, result)) = others.next()?;
-    let is_sum = matches!(result, Some(ResultKind::Sum | ResultKind::DecimalSum));
-    let part = value.number().filter(|_| is_sum && others.next().is_none())?;
-    Some((at, part))
+/// Returns the parts in a row that adds to a group, with their positions; `None` for another row.
+fn parts_of_sums(values: &[Value], results: &[Option<ResultKind>]) -> Option<Vec<(usize, i128)>> {
+    let mut parts = Vec::new();
+    for (at, (value, result)) in values.iter().zip(results).enumerate() {
+        match result {
+            Some(ResultKind::Count) if *value == Value::Int(0) => {}
+            Some(ResultKind::Sum | ResultKind::DecimalSum) if !value.is_null() => {
+                parts.push((at, value.number()?))
+            }
+            Some(ResultKind::Count) => return None,
+            _ if value.is_null() => {}
+            _ => return None,
+        }
+    }
+    (!parts.is_empty()).then_some(parts)
 }
 
 /// Draws an aggregation, parts of which may have no result or come twice.

@@ -10,7 +10,8 @@
 //!
 //! - NULL is a group of its own, and is skipped by all functions but `COUNT(*)`.
 //! - Sums of integers and decimals are exact. One that its type cannot hold comes in parts: the group has more rows,
-//!   whose counts are 0 and whose other values are NULL.
+//!   whose counts are 0 and whose other values are NULL. Parts of several sums share these rows, so that a result has
+//!   no more rows than were added.
 //! - A group column or an aggregate is named once. Each copies cells, so repeats would multiply the memory of a block.
 //! - Floating-point columns have no groups, minima or maxima: SQL engines order NaN and the zeros differently.
 //! - Invariant: groups are returned in the order of their first rows, and parts of sums after them, so that equal rows
@@ -22,6 +23,7 @@ mod states;
 #[cfg(test)]
 mod tests;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub use self::function::AggregateFunction;
@@ -144,29 +146,59 @@ impl Aggregator {
 
     /// Bytes of memory for the groups so far, about.
     pub fn byte_size(&self) -> usize {
-        let parts = self.states.iter().flat_map(AggregateState::part_groups);
-        let of_parts = parts.map(|group| self.groups.key_bytes(group) + self.states.len() * CELL_BYTES);
+        let rows: BTreeSet<PartPlace> =
+            self.states.iter().flat_map(|state| places(state.part_groups())).collect();
+        let of_row = |place: &PartPlace| self.groups.key_bytes(place.group) + self.states.len() * CELL_BYTES;
         let of_states = self.states.iter().map(AggregateState::byte_size);
-        self.groups.byte_size() + of_states.chain(of_parts).sum::<usize>()
+        self.groups.byte_size() + of_states.chain(rows.iter().map(of_row)).sum::<usize>()
     }
 
-    /// Returns one row for each group, and one more for each part of a sum that its type cannot hold; none if no row
-    /// was added.
+    /// Returns one row for each group, and more for the parts of sums that their types cannot hold; none if no row was
+    /// added.
     pub fn finish(self) -> RowBlock {
-        let parts: Vec<_> = self.states.iter().map(AggregateState::parts).collect();
+        let part_rows = self.part_rows();
         let rows = self.groups.len();
         let mut columns = self.groups.into_keys();
         columns.extend(self.states.into_iter().map(AggregateState::into_column));
         let mut block = RowBlock { rows, columns };
-        for (at, of_sum) in parts.into_iter().enumerate() {
-            of_sum.iter().for_each(|(group, part)| add_part(&mut block, &self.aggregation, at, *group, part));
+        for (place, parts) in &part_rows {
+            add_parts(&mut block, &self.aggregation, place.group, parts);
         }
         block
     }
+
+    /// Returns the rows of parts: for each the positions of its sums, and the parts.
+    fn part_rows(&self) -> BTreeMap<PartPlace, Vec<(usize, Vec<u8>)>> {
+        let mut rows: BTreeMap<PartPlace, Vec<(usize, Vec<u8>)>> = BTreeMap::new();
+        for (at, state) in self.states.iter().enumerate() {
+            for (place, part) in places(state.part_groups()).zip(state.parts()) {
+                rows.entry(place).or_default().push((at, part));
+            }
+        }
+        rows
+    }
 }
 
-/// Adds a row to a result that adds nothing to a group but a part of the sum at a position.
-fn add_part(block: &mut RowBlock, aggregation: &Aggregation, at: usize, group: usize, part: &[u8]) {
+/// Row of parts of sums.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+struct PartPlace {
+    group: usize,
+    /// Number of the part among those of the group in one sum.
+    number: usize,
+}
+
+/// Returns the rows of the parts of one sum, whose groups these are.
+fn places(groups: impl Iterator<Item = usize>) -> impl Iterator<Item = PartPlace> {
+    let mut numbers: BTreeMap<usize, usize> = BTreeMap::new();
+    groups.map(move |group| {
+        let number = numbers.entry(group).or_default();
+        *number += 1;
+        PartPlace { group, number: *number }
+    })
+}
+
+/// Adds a row to a result that adds nothing to a group but parts of the sums at their positions.
+fn add_parts(block: &mut RowBlock, aggregation: &Aggregation, group: usize, parts: &[(usize, Vec<u8>)]) {
     let (keys, values) = block.columns.split_at_mut(aggregation.group_by.len());
     for key in keys {
         let cell = key.cell(group).map(<[u8]>::to_vec);
@@ -175,7 +207,8 @@ fn add_part(block: &mut RowBlock, aggregation: &Aggregation, at: usize, group: u
     let none = 0i64.to_le_bytes();
     for (number, value) in values.iter_mut().enumerate() {
         let is_count = aggregation.aggregates[number].function == AggregateFunction::Count;
-        value.push(if number == at { Some(part) } else { is_count.then_some(&none[..]) });
+        let part = parts.iter().find(|(at, _)| *at == number).map(|(_, part)| part.as_slice());
+        value.push(part.or(is_count.then_some(&none[..])));
     }
     block.rows += 1;
 }

@@ -47,8 +47,8 @@ impl<T: Addend> ExactSums<T> {
         self.of_groups[group] = Some(sum);
     }
 
-    fn parts(&self, bytes: impl Fn(T) -> Vec<u8>) -> Vec<(usize, Vec<u8>)> {
-        self.parts.iter().map(|(group, part)| (*group, bytes(*part))).collect()
+    fn parts(&self, bytes: impl Fn(T) -> Vec<u8>) -> Vec<Vec<u8>> {
+        self.parts.iter().map(|(_, part)| bytes(*part)).collect()
     }
 
     fn byte_size(&self) -> usize {
@@ -127,7 +127,7 @@ impl AggregateState {
         }
     }
 
-    /// Returns the groups of [`AggregateState::parts`].
+    /// Returns the groups of [`AggregateState::parts`], in their order.
     pub(super) fn part_groups(&self) -> impl Iterator<Item = usize> + '_ {
         let (narrow, wide) = match &self.values {
             Values::Sum(sums) => (sums.parts.as_slice(), [].as_slice()),
@@ -137,8 +137,8 @@ impl AggregateState {
         narrow.iter().map(|part| part.0).chain(wide.iter().map(|part| part.0))
     }
 
-    /// Returns the parts of sums that the column of the result does not have, with their groups.
-    pub(super) fn parts(&self) -> Vec<(usize, Vec<u8>)> {
+    /// Returns the parts of sums that the column of the result does not have.
+    pub(super) fn parts(&self) -> Vec<Vec<u8>> {
         match &self.values {
             Values::Sum(sums) => sums.parts(|part| part.to_le_bytes().to_vec()),
             Values::SumDecimal(sums) => sums.parts(|part| part.to_le_bytes().to_vec()),

@@ -110,6 +110,7 @@ fn groups_of(
         aggregate.function == AggregateFunction::Sum && !is_float
     };
     let mut found: BTreeMap<Row, Row> = BTreeMap::new();
+    let mut has_parts = false;
     for row in 0..block.rows {
         let (mut of_row, group) = (cells(row, values), cells(row, groups));
         let sums: Vec<usize> = (0..of_row.len()).filter(|at| is_sum(&aggregation.aggregates[*at])).collect();
@@ -117,9 +118,12 @@ fn groups_of(
             of_row[*at] = of_row[*at].as_ref().map(|sum| integer(sum).to_le_bytes().to_vec());
         }
         let Some(merged) = found.get_mut(&group) else {
+            assert!(!has_parts, "parts of sums come after the groups");
             found.insert(group, of_row);
             continue;
         };
+        has_parts = true;
+        assert!(sums.iter().any(|at| of_row[*at].is_some()), "a row of parts has a part");
         for (at, cell) in of_row.into_iter().enumerate() {
             let (Some(cell), Some(sum)) = (cell, &mut merged[at]) else { continue };
             match sums.contains(&at) {
@@ -190,6 +194,7 @@ proptest! {
         }
         prop_assert_eq!(aggregator.rows(), rows.len() as u64);
         let block = aggregator.finish();
+        prop_assert!(block.rows <= rows.len(), "{} rows of {}", block.rows, rows.len());
         for (column, wanted) in block.columns.iter().zip(&output) {
             let empty = crate::schema::row_block::ColumnBlock::new(wanted.ty.physical(), wanted.nullable);
             prop_assert_eq!(column.empty_like(), empty, "{}", wanted.name);
@@ -236,6 +241,33 @@ fn a_sum_that_its_type_cannot_hold_comes_in_parts() {
         a 0 -9223372036854775808 NULL
     "#]]
     .assert_eq(&(lines.join("\n") + "\n"));
+}
+
+#[test]
+fn parts_of_several_sums_share_their_rows() {
+    let column = |at| ProjectedColumn::from(&ColumnSchema::new(at, &format!("c{at}"), DataType::Int64));
+    let projection = [column(0), column(1), column(2)];
+    let sum = |at| Aggregate { function: AggregateFunction::Sum, column: Some(at) };
+    let aggregation =
+        Arc::new(Aggregation { group_by: Vec::new(), aggregates: vec![sum(0), sum(1), sum(2)] });
+    let mut aggregator = Aggregator::new(&aggregation, &projection);
+    let mut block = RowBlock::new(&projection);
+    for row in [[i64::MAX, i64::MAX, 1], [i64::MAX, 1, 2], [i64::MAX, 1, 3]] {
+        block.push_row(
+            row.each_ref().map(|number| number.to_le_bytes()).each_ref().map(|cell| Some(&cell[..])),
+        );
+    }
+    aggregator.add(&block);
+    let result = aggregator.finish();
+    let cells = |row: usize| {
+        let cell = |column: &crate::schema::row_block::ColumnBlock| column.cell(row).map(integer);
+        result.columns.iter().map(cell).collect::<Vec<_>>()
+    };
+    let (largest, last) = (i128::from(i64::MAX), Some(2));
+    assert_eq!(cells(0), [Some(largest), last, Some(6)]);
+    assert_eq!(cells(1), [Some(largest), Some(largest), None]);
+    assert_eq!(cells(2), [Some(largest), None, None]);
+    assert_eq!(result.rows, 3);
 }
 
 /// Many groups make the table grow, and its memory with it.

@@ -160,8 +160,12 @@ impl PartitionSchema {
         if self.range_columns.is_empty() && (ranges != [PartitionRange::default()] || !splits.is_empty()) {
             return Err(Error::invalid("range bounds are given for a table without range columns"));
         }
+        // In order: each is then inserted behind nearly all ranges, not before them.
+        let mut splits: Vec<&Vec<u8>> = splits.iter().collect();
+        splits.sort();
         for split in splits {
-            let at = ranges.iter().position(|range| range.contains(split));
+            let at = ranges.partition_point(|range| range.lower <= *split).checked_sub(1);
+            let at = at.filter(|at| ranges[*at].contains(split));
             let at = at.ok_or_else(|| Error::invalid("split out of bounds"))?;
             if ranges[at].lower == *split {
                 return Err(Error::invalid("split matches lower or upper bound, or is duplicate"));

@@ -2,7 +2,7 @@ use std::collections::BTreeSet;
 
 use proptest::prelude::*;
 
-use super::super::partition_range::{decode_range_ops, ranges_of_ops};
+use super::super::partition_range::{RangeOpLimits, decode_range_ops, ranges_of_ops};
 use super::super::row_ops::ClientColumn;
 use super::super::{ColumnSchema, DataType};
 use super::*;
@@ -173,6 +173,8 @@ fn invalid_partition_schemas_are_rejected() {
     assert!(range.create_partitions(&[vec![1]], &[one]).is_err(), "split at a bound");
 }
 
+const ANY: RangeOpLimits = RangeOpLimits { count: usize::MAX, cell_bytes: usize::MAX };
+
 #[test]
 fn bounds_of_a_create_request() {
     let schema = int_and_string();
@@ -188,15 +190,31 @@ fn bounds_of_a_create_request() {
         &[9, 0, 0],
     ]
     .concat();
-    let ops = decode_range_ops(&wire, &rows, &[]).expect("well formed");
+    let ops = decode_range_ops(&wire, &rows, &[], ANY).expect("well formed");
     let (splits, ranges) = ranges_of_ops(&schema, &ids(&[0]), &ops).expect("legal");
     assert_eq!(splits.iter().map(|key| hex(key)).collect::<Vec<_>>(), ["80000032"]);
     let ranges: Vec<String> =
         ranges.iter().map(|r| format!("{}..{}", hex(&r.lower), hex(&r.upper))).collect();
     assert_eq!(ranges, ["80000000..80000064", "80000065.."]);
     for cut in 1..rows.len() {
-        let _ = decode_range_ops(&wire, &rows[..cut], &[]);
+        let _ = decode_range_ops(&wire, &rows[..cut], &[], ANY);
     }
+}
+
+/// A cell is named by its place in the request: many operations may name the same bytes.
+#[test]
+fn operations_beyond_the_limits_are_refused_before_they_are_copied() {
+    let wire = [ClientColumn { id: ColumnId(0), ty: DataType::String, nullable: false }];
+    let named = |offset: u64, len: u64| [&[4, 1][..], &offset.to_le_bytes(), &len.to_le_bytes()].concat();
+    let indirect = vec![b'x'; 1000];
+    let rows = named(0, 1000).repeat(4);
+    let decode = |count, cell_bytes| {
+        decode_range_ops(&wire, &rows, &indirect, RangeOpLimits { count, cell_bytes }).map(|ops| ops.len())
+    };
+    assert_eq!(decode(4, 4000), Ok(4));
+    let message = |refused: Result<usize, Error>| refused.expect_err("too much").message;
+    assert_eq!(message(decode(3, 4000)), "more than 3 split rows and range bounds in one place");
+    assert_eq!(message(decode(4, 3999)), "split rows and range bounds of more than 3999 bytes");
 }
 
 fn byte_key(value: i8) -> Vec<u8> {

@@ -82,16 +82,50 @@ impl RangeOpKind {
     }
 }
 
+/// Limits of the operations of one request. Cells of many operations may name the same bytes, so that a small request
+/// could ask for gigabytes of copies.
+#[derive(Debug, Clone, Copy)]
+pub struct RangeOpLimits {
+    pub count: usize,
+    /// Bytes of all cells.
+    pub cell_bytes: usize,
+}
+
+impl RangeOpLimits {
+    /// Limits of one range's two bounds. A range key is no longer than a primary key by far.
+    pub const ONE_RANGE: RangeOpLimits = RangeOpLimits { count: 2, cell_bytes: 4 << 20 };
+
+    /// Returns `Invalid` for operations after these, or if these have too many bytes.
+    fn check(self, count: usize, cell_bytes: usize) -> Result<()> {
+        if count > self.count {
+            let message = format!("more than {} split rows and range bounds in one place", self.count);
+            return Err(Error::invalid(message));
+        }
+        if cell_bytes > self.cell_bytes {
+            let message = format!("split rows and range bounds of more than {} bytes", self.cell_bytes);
+            return Err(Error::invalid(message));
+        }
+        Ok(())
+    }
+}
+
 /// Decodes the rows of a create or alter request. `client` are the columns of the request's schema, bound by name to
-/// the table's. Returns `Corrupt` for bytes that don't decode, `Invalid` for other operations and for NULL.
-pub fn decode_range_ops(client: &[ClientColumn], rows: &[u8], indirect: &[u8]) -> Result<Vec<RangeOp>> {
+/// the table's. Returns `Corrupt` for bytes that don't decode, `Invalid` for other operations, for NULL, and beyond the
+/// limits.
+pub fn decode_range_ops(
+    client: &[ClientColumn],
+    rows: &[u8],
+    indirect: &[u8],
+    limits: RangeOpLimits,
+) -> Result<Vec<RangeOp>> {
     let bitmap = client.len().div_ceil(8);
     let has_nulls = client.iter().any(|column| column.nullable);
     let mut rest = rows;
-    let mut ops = Vec::new();
+    let (mut ops, mut cell_bytes) = (Vec::new(), 0);
     while let Some(number) = take(&mut rest, 1)?.first().copied() {
         let kind = RangeOpKind::from_number(number)
             .ok_or_else(|| Error::invalid(format!("row operation type {number} is no range bound")))?;
+        limits.check(ops.len() + 1, cell_bytes)?;
         let is_set = take_exactly(&mut rest, bitmap)?;
         let nulls = take_exactly(&mut rest, if has_nulls { bitmap } else { 0 })?;
         let mut cells = Vec::new();
@@ -103,7 +137,10 @@ pub fn decode_range_ops(client: &[ClientColumn], rows: &[u8], indirect: &[u8]) -
             if bit(nulls) {
                 return Err(Error::invalid("a range bound may not be NULL"));
             }
-            cells.push((column.id, take_cell(column.ty, &mut rest, indirect)?));
+            let cell = take_cell(column.ty, &mut rest, indirect)?;
+            cell_bytes += cell.len();
+            limits.check(ops.len() + 1, cell_bytes)?;
+            cells.push((column.id, cell.to_vec()));
         }
         ops.push(RangeOp { kind, cells });
     }
@@ -122,9 +159,9 @@ fn take_exactly<'a>(rest: &mut &'a [u8], len: usize) -> Result<&'a [u8]> {
     Ok(taken)
 }
 
-fn take_cell(ty: DataType, rest: &mut &[u8], indirect: &[u8]) -> Result<Vec<u8>> {
+fn take_cell<'a>(ty: DataType, rest: &mut &'a [u8], indirect: &'a [u8]) -> Result<&'a [u8]> {
     if let Some(width) = ty.width() {
-        return Ok(take_exactly(rest, width)?.to_vec());
+        return take_exactly(rest, width);
     }
     let slot = take_exactly(rest, 16)?;
     let number = |at: usize| u64::from_le_bytes(slot[at..at + 8].try_into().expect("eight bytes"));
@@ -135,7 +172,7 @@ fn take_cell(ty: DataType, rest: &mut &[u8], indirect: &[u8]) -> Result<Vec<u8>>
     });
     let outside =
         || Error::corrupt(format!("a range bound at {offset} of {len} bytes lies outside the data"));
-    Ok(cell.ok_or_else(outside)?.to_vec())
+    cell.ok_or_else(outside)
 }
 
 /// Returns the splits and ranges of a request's rows: bounds come in pairs, lower then upper.

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use engine::error::{Error, Result};
 use engine::ids::ColumnId;
 use engine::schema::partition::{HashDimension, Partition, PartitionSchema, RangeHashSchema};
+use engine::schema::partition_range::RangeOpLimits;
 use engine::schema::row_ops::ClientColumn;
 use engine::schema::{Schema, key, partition_range};
 
@@ -112,7 +113,8 @@ pub fn schema_from_pb(pb: &PartitionSchemaPb, schema: &Schema) -> Result<Partiti
         .collect();
     for custom in &pb.custom_hash_schema_ranges {
         let bounds = custom.range_bounds.clone().unwrap_or_default();
-        let ops = partition_range::decode_range_ops(&wire, bounds.rows(), bounds.indirect_data())?;
+        let (rows, indirect) = (bounds.rows(), bounds.indirect_data());
+        let ops = partition_range::decode_range_ops(&wire, rows, indirect, RangeOpLimits::ONE_RANGE)?;
         let (_, ranges) = partition_range::ranges_of_ops(schema, &partition.range_columns, &ops)?;
         let [range] = ranges.as_slice() else {
             return Err(Error::invalid("a custom hash schema needs the two bounds of one range"));
