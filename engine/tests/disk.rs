@@ -36,6 +36,7 @@ fn remove_all(disk: &dyn Disk, path: &str) {
 enum Op {
     Create(String),
     Open(String),
+    OpenRead(String),
     Rename(String, String),
     Remove(String),
     List(String),
@@ -56,6 +57,7 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         path().prop_map(Op::Create),
         path().prop_map(Op::Open),
+        path().prop_map(Op::OpenRead),
         (path(), path()).prop_map(|(from, to)| Op::Rename(from, to)),
         path().prop_map(Op::Remove),
         path().prop_map(Op::List),
@@ -88,6 +90,7 @@ impl Driver<'_> {
         match op {
             Op::Create(path) => self.handles.push(self.disk.create(path)?),
             Op::Open(path) => self.handles.push(self.disk.open(path)?),
+            Op::OpenRead(path) => self.handles.push(self.disk.open_read(path)?),
             Op::Rename(from, to) => self.disk.rename(from, to)?,
             Op::Remove(path) => self.disk.remove(path)?,
             Op::List(path) => return Ok(format!("{:?}", self.disk.list(path)?)),

@@ -31,6 +31,7 @@ pub const CASES: &[(&str, ConformanceCase)] = &[
     ("truncate", truncate),
     ("reserve", reserve),
     ("create_and_open", create_and_open),
+    ("open_read", open_read),
     ("two_handles", two_handles),
     ("handles_outlive_names", handles_outlive_names),
     ("rename", rename),
@@ -133,6 +134,23 @@ fn create_and_open(disk: &dyn Disk, dir: &str) -> Check {
     expect_errno("opening in a file", disk.open(&format!("{path}/f")), Errno::NOTDIR)?;
     expect_errno("opening a directory", disk.open(dir), Errno::ISDIR)?;
     expect("what was there", read_file(disk, &path)?, b"kept".to_vec())
+}
+
+fn open_read(disk: &dyn Disk, dir: &str) -> Check {
+    let path = format!("{dir}/f");
+    expect_errno("reading nothing", disk.open_read(&path), Errno::NOENT)?;
+    let file = disk.create(&path)?;
+    file.append(b"kept")?;
+    let reader = disk.open_read(&path)?;
+    expect("what was there", contents(&reader)?, b"kept".to_vec())?;
+    expect_errno("appending through it", reader.append(b"+"), Errno::BADF)?;
+    expect_errno("truncating through it", reader.truncate(0), Errno::INVAL)?;
+    file.append(b" on")?;
+    expect("what is appended later", contents(&reader)?, b"kept on".to_vec())?;
+    expect_errno("reading a directory", disk.open_read(dir), Errno::ISDIR)?;
+    expect_errno("reading in a file", disk.open_read(&format!("{path}/f")), Errno::NOTDIR)?;
+    expect_errno("reading the root", disk.open_read(""), Errno::INVAL)?;
+    expect_errno("reading above the root", disk.open_read("../f"), Errno::INVAL)
 }
 
 fn two_handles(disk: &dyn Disk, dir: &str) -> Check {

@@ -34,6 +34,10 @@ pub trait Disk: Send + Sync {
     fn create(&self, path: &str) -> io::Result<Arc<dyn DiskFile>>;
     /// Opens a file for reading and appending; `ENOENT` if there is none.
     fn open(&self, path: &str) -> io::Result<Arc<dyn DiskFile>>;
+    /// Opens a regular file for reading alone, also one that this process may not write to; `ENOENT` if there is none,
+    /// `ESPIPE` for a pipe, a socket or a device. Appends through the handle fail with `EBADF`, truncations with
+    /// `EINVAL`.
+    fn open_read(&self, path: &str) -> io::Result<Arc<dyn DiskFile>>;
     /// Renames a file atomically, replacing the file that had the name. Fails with `EISDIR` for a directory,
     /// `ENOTEMPTY` for one that contains the file.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;

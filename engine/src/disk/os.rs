@@ -1,7 +1,7 @@
 //! [`OsDisk`]: a directory of the real file system.
 //!
-//! The only file of the engine that may name `std::fs`. Every handle appends with `O_APPEND`; `fdatasync` makes
-//! the length durable too, and `fsync` of a directory its names.
+//! The only file of the engine that may name `std::fs`. Every handle that writes appends with `O_APPEND`; `fdatasync`
+//! makes the length durable too, and `fsync` of a directory its names.
 #![allow(
     clippy::disallowed_types,
     clippy::disallowed_methods,
@@ -84,6 +84,19 @@ impl Disk for OsDisk {
     fn open(&self, path: &str) -> io::Result<Arc<dyn DiskFile>> {
         let path = self.locate_entry(path)?;
         Ok(Arc::new(OsFile { file: OpenOptions::new().read(true).append(true).open(path)? }))
+    }
+
+    fn open_read(&self, path: &str) -> io::Result<Arc<dyn DiskFile>> {
+        let path = self.locate_entry(path)?;
+        // Order: its kind is known before it is opened, because the open of a pipe waits for its writer.
+        let kind = fs::metadata(&path)?.file_type();
+        if kind.is_dir() {
+            return Err(Errno::ISDIR.into());
+        }
+        if !kind.is_file() {
+            return Err(Errno::SPIPE.into());
+        }
+        Ok(Arc::new(OsFile { file: OpenOptions::new().read(true).open(path)? }))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -190,7 +203,37 @@ impl DiskFile for OsFile {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use rustix::fs::CWD;
+
     use super::*;
+
+    #[test]
+    fn a_file_that_may_only_be_read_is_opened_for_reading() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("f");
+        fs::write(&path, b"rows").unwrap();
+        fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).unwrap();
+        let file = OsDisk::open(dir.path()).unwrap().open_read("f").unwrap();
+        let mut bytes = [0; 4];
+        file.read_at(0, &mut bytes).unwrap();
+        assert_eq!(&bytes, b"rows");
+        // Permissions do not stop root, so the handle itself must not write.
+        assert_eq!(file.append(b"+").unwrap_err().raw_os_error(), Some(Errno::BADF.raw_os_error()));
+    }
+
+    /// Nothing writes to the pipe, so that a test which waits for it does not end.
+    #[test]
+    fn a_pipe_or_device_is_refused_at_once() {
+        let dir = tempfile::tempdir().unwrap();
+        rustix::fs::mkfifoat(CWD, dir.path().join("pipe"), Mode::from_raw_mode(0o600)).unwrap();
+        let disk = OsDisk::open(dir.path()).unwrap();
+        let devices = OsDisk::open(Path::new("/dev")).unwrap();
+        for refused in [disk.open_read("pipe"), devices.open_read("null")] {
+            assert_eq!(refused.err().unwrap().kind(), io::ErrorKind::NotSeekable);
+        }
+    }
 
     #[test]
     fn a_lock_is_exclusive_and_ends_with_its_guard() {

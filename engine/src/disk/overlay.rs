@@ -45,7 +45,7 @@ impl Layers {
     }
 
     fn open_below(&self, path: &str) -> io::Result<Arc<dyn DiskFile>> {
-        if self.hidden().contains(path) { Err(Errno::NOENT.into()) } else { self.below.open(path) }
+        if self.hidden().contains(path) { Err(Errno::NOENT.into()) } else { self.below.open_read(path) }
     }
 
     /// Returns the file in memory, which is copied there if it is not yet.
@@ -89,6 +89,11 @@ impl Disk for OverlayDisk {
         let below = self.layers.open_below(path)?;
         let layers = self.layers.clone();
         Ok(Arc::new(OverlayFile { layers, path: path.to_string(), file: Mutex::new(below) }))
+    }
+
+    fn open_read(&self, path: &str) -> io::Result<Arc<dyn DiskFile>> {
+        let changed = self.layers.changed.open_read(path);
+        if is_missing(&changed) { self.layers.open_below(path) } else { changed }
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -210,6 +215,10 @@ mod tests {
         assert_eq!(open.len().unwrap(), 4, "the handle sees its change");
         assert_eq!(read_file(&disk, "d/a").unwrap(), b"d/a+");
         assert_eq!(read_file(&disk, "d/b").unwrap(), b"other");
+        for (name, len) in [("d/a", 4), ("d/b", 5)] {
+            assert_eq!(disk.open_read(name).unwrap().len().unwrap(), len, "{name}");
+        }
+        assert!(disk.open_read("d/c").is_err());
         assert!(disk.open("d/c").is_err());
         assert_eq!(below.list("d").unwrap(), ["a", "b", "c"]);
         for name in ["d/a", "d/b", "d/c"] {

@@ -8,7 +8,6 @@
 
 use std::collections::BTreeSet;
 use std::future::poll_fn;
-use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -30,6 +29,7 @@ use parquet::file::properties::WriterProperties;
 use super::chain::next_base;
 use super::kudu_metadata;
 use super::manifest::{Manifest, PartEntry, time_text};
+use super::part_reader::disk_error;
 use super::store::{BackupStore, PartFile, StoreListing};
 use nyala_client::{Client, ReadMode, ScanSpec, ScanToken, Table};
 use nyala_common::env::Env;
@@ -271,12 +271,6 @@ fn explain_base(error: Error, from_ms: u64) -> Error {
 fn write_failed(place: &str, error: ParquetError) -> Error {
     let of_disk = disk_error(&format!("write {place}"), &error);
     of_disk.unwrap_or_else(|| Error::invalid(format!("write {place}: {error}")))
-}
-
-/// Returns the error of the disk that a Parquet error is; `None` for another one.
-fn disk_error(what: &str, error: &ParquetError) -> Option<Error> {
-    let ParquetError::External(cause) = error else { return None };
-    Some(Error::io(format_args!("{what}"), cause.downcast_ref::<io::Error>()?))
 }
 
 fn malformed(what: impl std::fmt::Display) -> Error {

@@ -75,7 +75,7 @@ impl InputFile {
     }
 
     pub(crate) fn open_on(disk: &dyn Disk, path: &str) -> io::Result<InputFile> {
-        let file = disk.open(path)?;
+        let file = disk.open_read(path)?;
         Ok(InputFile::new(file.len()?, Arc::new(OnDisk(file))))
     }
 

@@ -1,10 +1,12 @@
 //! Readers of parts: Parquet files of nyala, and of Spark with its older forms of times.
 
+use std::io;
 use std::sync::Arc;
 
 use arrow_schema::{DataType, Field, FieldRef, Schema, TimeUnit};
 use engine::error::{Error, Result};
 use parquet::arrow::arrow_reader::{ArrowReaderOptions, ParquetRecordBatchReaderBuilder};
+use parquet::errors::ParquetError;
 use parquet::file::reader::ChunkReader;
 
 /// Keys of a footer by which Spark marks days and times of the Julian calendar.
@@ -14,11 +16,22 @@ pub(crate) fn unreadable(error: impl std::fmt::Display) -> Error {
     Error::corrupt(format!("read Parquet: {error}"))
 }
 
+/// Converts an error of the Parquet reader. A file whose disk fails is not damaged.
+pub(crate) fn parquet_error(error: ParquetError) -> Error {
+    disk_error("read Parquet", &error).unwrap_or_else(|| unreadable(error))
+}
+
+/// Returns the error of the disk that a Parquet error is; `None` for another one.
+pub(crate) fn disk_error(what: &str, error: &ParquetError) -> Option<Error> {
+    let ParquetError::External(cause) = error else { return None };
+    Some(Error::io(format_args!("{what}"), cause.downcast_ref::<io::Error>()?))
+}
+
 /// Opens a file of rows. Times of 96 bits, which Spark writes, are read in microseconds as columns have them.
 pub(crate) fn open_rows<T: ChunkReader + Clone + 'static>(
     file: T,
 ) -> Result<ParquetRecordBatchReaderBuilder<T>> {
-    let reader = ParquetRecordBatchReaderBuilder::try_new(file.clone()).map_err(unreadable)?;
+    let reader = ParquetRecordBatchReaderBuilder::try_new(file.clone()).map_err(parquet_error)?;
     let marks = reader.metadata().file_metadata().key_value_metadata();
     if marks.is_some_and(|marks| marks.iter().any(|mark| JULIAN_CALENDAR.contains(&mark.key.as_str()))) {
         return Err(Error::unsupported(
@@ -40,7 +53,7 @@ pub(crate) fn open_rows<T: ChunkReader + Clone + 'static>(
     };
     let fields: Vec<FieldRef> = reader.schema().fields().iter().map(field).collect();
     let options = ArrowReaderOptions::new().with_schema(Arc::new(Schema::new(fields)));
-    ParquetRecordBatchReaderBuilder::try_new_with_options(file, options).map_err(unreadable)
+    ParquetRecordBatchReaderBuilder::try_new_with_options(file, options).map_err(parquet_error)
 }
 
 #[cfg(test)]
@@ -48,6 +61,7 @@ mod tests {
     use arrow_array::cast::AsArray;
     use arrow_array::types::TimestampMicrosecondType;
     use bytes::Bytes;
+    use engine::error::ErrorKind;
     use parquet::data_type::{Int96, Int96Type};
     use parquet::file::metadata::KeyValue;
     use parquet::file::properties::WriterProperties;
@@ -88,6 +102,15 @@ mod tests {
         let found = batch.column(0).as_primitive::<TimestampMicrosecondType>().values().to_vec();
         let micros = |day: i64| (day - 2_440_588) * 86_400_000_000 + 1001;
         assert_eq!(found, days.map(|day| micros(i64::from(day))));
+    }
+
+    #[test]
+    fn a_disk_that_fails_is_no_damage() {
+        let input_output_error = io::Error::from_raw_os_error(5);
+        let error = parquet_error(ParquetError::from(input_output_error));
+        assert_eq!((error.kind, error.errno), (ErrorKind::Io, Some(5)), "{error}");
+        let error = parquet_error(ParquetError::EOF("cut off".to_string()));
+        assert_eq!(error.kind, ErrorKind::Corrupt, "{error}");
     }
 
     #[test]

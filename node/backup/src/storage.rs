@@ -17,7 +17,8 @@ pub const CLAIM: &str = ".nyala-run";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RunState {
     Running,
-    /// Running, or interrupted within a day: an object store has no locks.
+    /// Running, or interrupted: within a day in an object store, which has no locks; in a directory whose lock this
+    /// user may not take.
     Unknown,
     Ended,
 }
@@ -93,11 +94,14 @@ impl Storage for DiskStorage {
 
     fn run_state(&self, dir: &str) -> RunState {
         let claim = format!("{dir}/{CLAIM}");
-        // A lock creates its file, which only the run may do.
-        let is_held = |error: io::Error| error.kind() == io::ErrorKind::WouldBlock;
-        match self.0.open(&claim).is_ok() && self.0.lock(&claim).is_err_and(is_held) {
-            true => RunState::Running,
-            false => RunState::Ended,
+        // Order: the claim is opened first, because a lock creates its file, which only the run may do.
+        match self.0.open_read(&claim).and_then(|_| self.0.lock(&claim)) {
+            Ok(_) => RunState::Ended,
+            Err(error) => match error.kind() {
+                io::ErrorKind::NotFound => RunState::Ended,
+                io::ErrorKind::WouldBlock => RunState::Running,
+                _ => RunState::Unknown,
+            },
         }
     }
 }

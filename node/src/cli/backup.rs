@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
-use engine::error::{Error, Result};
+use engine::error::{Error, ErrorKind, Result};
 
 use super::exit::{ExitError, FAILED, until_interrupted};
 use super::export::timestamp;
@@ -302,19 +302,25 @@ fn list(store: &BackupStore) -> Result<()> {
     for (dir, _) in &listing.unfinished {
         let state = match store.run_state(dir) {
             RunState::Running => "being written",
-            RunState::Unknown => "being written, or interrupted less than a day ago",
+            RunState::Unknown => "being written, or interrupted",
             RunState::Ended => "interrupted, no backup",
         };
         print(&format!("{dir}: {state}\n"));
     }
-    faults(&listing).iter().for_each(|fault| print(&format!("damaged: {fault}\n")));
+    faults(&listing).iter().for_each(|fault| print(&fault_line(fault)));
     Ok(())
 }
 
 /// Returns the errors of backups that no restore can read.
-fn faults(listing: &StoreListing) -> Vec<String> {
-    let unreadable = listing.unreadable.iter().map(|unreadable| unreadable.error.message.clone());
-    unreadable.chain(listing.orphans().into_iter().map(|orphan| missing_base(orphan).message)).collect()
+fn faults(listing: &StoreListing) -> Vec<Error> {
+    let unreadable = listing.unreadable.iter().map(|unreadable| unreadable.error.clone());
+    unreadable.chain(listing.orphans().into_iter().map(missing_base)).collect()
+}
+
+/// Shows a backup that no restore can read. One that this user may not read, or of a newer version, may be whole.
+fn fault_line(fault: &Error) -> String {
+    let state = if fault.kind == ErrorKind::Corrupt { "damaged" } else { "cannot be read" };
+    format!("{state}: {}\n", fault.message)
 }
 
 fn show(store: &BackupStore, matches: &ArgMatches) -> Result<()> {
@@ -339,7 +345,7 @@ async fn verify(env: &Env, store: &BackupStore, deep: bool) -> Result<(), ExitEr
         // A mistyped directory must not pass as verified.
         return Err(Error::not_found(format!("{}: no backups in this directory", store.location())).into());
     }
-    let mut faults = faults(&listing);
+    let mut faults: Vec<String> = faults(&listing).into_iter().map(|fault| fault.message).collect();
     for backup in &listing.backups {
         let verify = || {
             store.verify(backup)?;
@@ -427,4 +433,22 @@ fn warn_of_kudus(chain: &[StoredBackup]) {
 /// Returns a number of things: "1 backup", "2 backups".
 fn counted(number: usize, thing: &str) -> String {
     format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backup_that_may_not_be_read_is_not_called_damaged() {
+        let denied = std::io::Error::from_raw_os_error(libc::EACCES);
+        let faults = [
+            Error::io("read .kudu-metadata.json", &denied),
+            Error::corrupt("its checksum is 1 instead of 2"),
+        ];
+        insta::assert_snapshot!(faults.iter().map(fault_line).collect::<String>(), @r"
+        cannot be read: read .kudu-metadata.json: Permission denied (os error 13)
+        damaged: its checksum is 1 instead of 2
+        ");
+    }
 }

@@ -247,8 +247,8 @@ impl MemDisk {
         self.state.lock()
     }
 
-    fn handle(&self, epoch: u64, content: Arc<Mutex<FileContent>>) -> Arc<dyn DiskFile> {
-        Arc::new(MemFile { disk: self.clone(), epoch, content })
+    fn handle(&self, epoch: u64, content: Arc<Mutex<FileContent>>, access: FileAccess) -> Arc<dyn DiskFile> {
+        Arc::new(MemFile { disk: self.clone(), epoch, content, access })
     }
 
     /// Runs one operation on the namespace: checked, counted, failed if a fault is due.
@@ -316,13 +316,18 @@ impl Disk for MemDisk {
         self.names_op(|state| {
             let content = Arc::new(Mutex::new(FileContent::default()));
             state.names.add_file(path, content.clone())?;
-            Ok(self.handle(state.epoch, content))
+            Ok(self.handle(state.epoch, content, FileAccess::Append))
         })
     }
 
     fn open(&self, path: &str) -> io::Result<Arc<dyn DiskFile>> {
         check_path(path)?;
-        self.names_op(|state| Ok(self.handle(state.epoch, state.names.file(path)?)))
+        self.names_op(|state| Ok(self.handle(state.epoch, state.names.file(path)?, FileAccess::Append)))
+    }
+
+    fn open_read(&self, path: &str) -> io::Result<Arc<dyn DiskFile>> {
+        check_path(path)?;
+        self.names_op(|state| Ok(self.handle(state.epoch, state.names.file(path)?, FileAccess::Read)))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -407,6 +412,15 @@ struct MemFile {
     disk: MemDisk,
     epoch: u64,
     content: Arc<Mutex<FileContent>>,
+    access: FileAccess,
+}
+
+/// Operations that a handle allows.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum FileAccess {
+    Read,
+    /// Reads, appends and truncations.
+    Append,
 }
 
 impl MemFile {
@@ -431,6 +445,9 @@ impl MemFile {
 
 impl DiskFile for MemFile {
     fn append(&self, bytes: &[u8]) -> io::Result<()> {
+        if self.access == FileAccess::Read && !bytes.is_empty() {
+            return Err(Errno::BADF.into());
+        }
         let (mut state, outcome) = self.begin(DiskOpKind::Append, bytes.len())?;
         let fits = bytes.len().min(usize::try_from(state.free).unwrap_or(usize::MAX));
         let (written, result) = match outcome {
@@ -470,6 +487,9 @@ impl DiskFile for MemFile {
     }
 
     fn truncate(&self, len: u64) -> io::Result<()> {
+        if self.access == FileAccess::Read {
+            return Err(Errno::INVAL.into());
+        }
         let mut state = self.begin_simple(DiskOpKind::Other, 0)?;
         state.free += content(&self.content).truncate(len)?;
         Ok(())

@@ -18,6 +18,7 @@ use super::files::{InputFile, list_dir};
 use super::kudu_backup;
 use super::kudu_metadata::KUDU_METADATA;
 use super::manifest::{MANIFEST, Manifest, PartEntry};
+use super::part_reader::{parquet_error, unreadable};
 use super::storage::{
     CLAIM, DiskStorage, NewFile, OpenStorage, RunState, Storage, read_file, refuse_password,
 };
@@ -34,7 +35,8 @@ pub struct StoredBackup {
     pub manifest: Manifest,
 }
 
-/// A complete backup that cannot be read: its manifest is damaged or missing.
+/// A complete backup that cannot be read: its manifest is damaged or missing (`Corrupt`), of a newer version
+/// (`Unsupported`), or its disk fails or refuses (`Io`).
 #[derive(Debug, Clone)]
 pub struct UnreadableBackup {
     pub dir: String,
@@ -382,9 +384,8 @@ fn take(names: &mut Vec<String>, name: &str) -> bool {
 
 /// Returns the number of rows by a Parquet file's footer.
 fn parquet_rows(file: InputFile) -> Result<u64> {
-    let bad = |error: &dyn std::fmt::Display| Error::corrupt(format!("read Parquet: {error}"));
-    let reader = SerializedFileReader::new(file).map_err(|error| bad(&error))?;
-    u64::try_from(reader.metadata().file_metadata().num_rows()).map_err(|error| bad(&error))
+    let reader = SerializedFileReader::new(file).map_err(parquet_error)?;
+    u64::try_from(reader.metadata().file_metadata().num_rows()).map_err(unreadable)
 }
 
 fn check_crc32c(found: u32, want: u32) -> Result<()> {

@@ -2,6 +2,9 @@ use engine::disk::mem::MemDisk;
 
 use super::*;
 
+/// The operating system's number of a missing right.
+const EACCES: i32 = 13;
+
 fn complete(store: &BackupStore, to_ms: u64) -> String {
     let claimed = store.claim("1", "a b", to_ms).expect("a new time");
     let mut part = store.create_part(&claimed.dir, "part").expect("a new file");
@@ -123,6 +126,37 @@ fn damage_is_named() {
     for (found, want) in found.iter().zip(want) {
         assert!(found.starts_with(want), "{found}");
     }
+}
+
+#[test]
+fn a_backup_that_may_not_be_read_is_not_called_damaged() {
+    let disk = MemDisk::new(1);
+    let store = BackupStore::on_disk(Arc::new(disk.clone()));
+    complete(&store, 10);
+    let backup = store.list().expect("a directory").backups.remove(0);
+    // Operations 1 and 2 list the tables and the runs of one.
+    disk.fail_op(3, EACCES);
+    let listed = store.list().expect("a directory").unreadable.remove(0).error;
+    disk.fail_op(1, EACCES);
+    let verified = store.verify(&backup).expect_err("its metadata may not be read");
+    for error in [listed, verified] {
+        assert_eq!(error.kind, ErrorKind::Io, "{error}");
+        assert!(error.message.ends_with("Permission denied (os error 13)"), "{error}");
+    }
+}
+
+#[test]
+fn a_run_whose_lock_may_not_be_taken_is_not_called_ended() {
+    let disk = MemDisk::new(1);
+    let store = BackupStore::on_disk(Arc::new(disk.clone()));
+    let claimed = store.claim("1", "a b", 10).expect("an empty store");
+    // The claim is opened and locked.
+    for operation in [1, 2] {
+        disk.fail_op(operation, EACCES);
+        assert_eq!(store.run_state(&claimed.dir), RunState::Unknown, "operation {operation}");
+    }
+    assert_eq!(store.run_state(&claimed.dir), RunState::Running);
+    assert_eq!(store.run_state("1-a+b/20"), RunState::Ended, "no run has claimed it");
 }
 
 #[test]

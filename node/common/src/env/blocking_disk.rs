@@ -58,6 +58,10 @@ impl<D: Disk> Disk for BlockingDisk<D> {
         file(run_blocking(|| self.0.open(path)))
     }
 
+    fn open_read(&self, path: &str) -> io::Result<Arc<dyn DiskFile>> {
+        file(run_blocking(|| self.0.open_read(path)))
+    }
+
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         run_blocking(|| self.0.rename(from, to))
     }
