@@ -9,6 +9,7 @@
 mod embedded;
 
 use std::fs;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::time::Duration;
 
 use embedded::{EmbeddedCluster, run_until};
@@ -214,6 +215,58 @@ async fn an_export_reads_one_snapshot() {
     let future =
         world.run(&["export", "t", &after, "--force", "--at", "2100-01-01"]).await.expect_err("not yet");
     assert!(future.message.starts_with("--at: 2100-01-01 is in the future (now "), "{future}");
+    world.0.shutdown().await;
+}
+
+/// Makes a pipe that nothing reads or writes.
+fn make_pipe(path: &str) {
+    let made = std::process::Command::new("mkfifo").arg(path).status().expect("a program of every machine");
+    assert!(made.success());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_export_replaces_no_file_unasked_and_nothing_but_files() {
+    let mut world = World::new().await;
+    world.run(&["create", "t", "--column", "k int32"]).await.expect("a new table");
+    world.run(&["insert", "t", "k=1"]).await.expect("a new row");
+    let paths = ["f.csv", "link.csv", "lost.csv", "pipe.csv", "d"].map(|name| world.path(name));
+    let [file, link, lost, pipe, dir] = paths.each_ref().map(String::as_str);
+    fs::write(file, "mine").expect("the test owns the directory");
+    // No user but root may open it.
+    fs::set_permissions(file, fs::Permissions::from_mode(0)).expect("the test owns the file");
+    symlink("f.csv", link).expect("a new name");
+    symlink("nowhere.csv", lost).expect("a new name");
+    make_pipe(pipe);
+    fs::create_dir(dir).expect("a new name");
+    let mut failures = String::new();
+    for line in [
+        &[file][..],
+        &[link, "--force"],
+        &[lost],
+        &[pipe, "--force"],
+        &[dir, "--force", "--format", "csv"],
+        &["/dev/null", "--force", "--format", "csv"],
+    ] {
+        let failed = world.run(&[&["export", "t"], line].concat()).await.expect_err(line[0]);
+        failures.push_str(&format!("{}\n", failed.message));
+    }
+    insta::assert_snapshot!(failures.replace(&world.path(""), ""), @r"
+    f.csv exists; give --force to replace it
+    write link.csv: a symbolic link, which would be replaced; name a file, or - for standard output
+    write lost.csv: a symbolic link, which would be replaced; name a file, or - for standard output
+    write pipe.csv: a pipe or device, which would be replaced; name a file, or - for standard output
+    write d: a directory; name a file, or - for standard output
+    write /dev/null: a pipe or device, which would be replaced; name a file, or - for standard output
+    ");
+    fs::set_permissions(file, fs::Permissions::from_mode(0o600)).expect("the test owns the file");
+    assert_eq!(fs::read_to_string(file).expect("it is still there"), "mine");
+    assert!(fs::symlink_metadata(link).expect("it is still there").is_symlink());
+    world.run(&["export", "t", file, "--force"]).await.expect("forced");
+    assert_eq!(fs::read_to_string(file).expect("just written"), "k\n1\n");
+    let names =
+        fs::read_dir(world.path("")).expect("a directory").map(|entry| entry.expect("a name").file_name());
+    let left = names.filter(|name| name.to_string_lossy().ends_with(".partial"));
+    assert_eq!(left.count(), 0);
     world.0.shutdown().await;
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use rustix::io::Errno;
 
-use super::{Disk, DiskFile, create_dir_durably, read_file, replace_file};
+use super::{Disk, DiskFile, EntryKind, create_dir_durably, read_file, replace_file};
 
 /// A breach of the contract by a disk.
 #[derive(Debug)]
@@ -32,6 +32,7 @@ pub const CASES: &[(&str, ConformanceCase)] = &[
     ("reserve", reserve),
     ("create_and_open", create_and_open),
     ("open_read", open_read),
+    ("entry_kind", entry_kind),
     ("two_handles", two_handles),
     ("handles_outlive_names", handles_outlive_names),
     ("rename", rename),
@@ -151,6 +152,18 @@ fn open_read(disk: &dyn Disk, dir: &str) -> Check {
     expect_errno("reading in a file", disk.open_read(&format!("{path}/f")), Errno::NOTDIR)?;
     expect_errno("reading the root", disk.open_read(""), Errno::INVAL)?;
     expect_errno("reading above the root", disk.open_read("../f"), Errno::INVAL)
+}
+
+fn entry_kind(disk: &dyn Disk, dir: &str) -> Check {
+    let path = format!("{dir}/f");
+    expect("a free name", disk.entry_kind(&path)?, None)?;
+    expect("a name in nowhere", disk.entry_kind(&format!("{dir}/none/f"))?, None)?;
+    disk.create(&path)?;
+    expect("a file", disk.entry_kind(&path)?, Some(EntryKind::File))?;
+    expect("a directory", disk.entry_kind(dir)?, Some(EntryKind::Dir))?;
+    expect("the root", disk.entry_kind("")?, Some(EntryKind::Dir))?;
+    expect_errno("a name in a file", disk.entry_kind(&format!("{path}/f")), Errno::NOTDIR)?;
+    expect_errno("a name above the root", disk.entry_kind("../f"), Errno::INVAL)
 }
 
 fn two_handles(disk: &dyn Disk, dir: &str) -> Check {

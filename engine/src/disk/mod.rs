@@ -28,6 +28,17 @@ pub struct DiskSpace {
     pub device: Option<u64>,
 }
 
+/// Kind of what has a name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EntryKind {
+    File,
+    Dir,
+    /// A symbolic link, which may lead nowhere.
+    Link,
+    /// A device, a pipe or a socket.
+    Special,
+}
+
 /// One directory tree. Errors carry the operating system's errno (`raw_os_error`).
 pub trait Disk: Send + Sync {
     /// Creates a new empty file; `EEXIST` if the name is taken.
@@ -38,6 +49,9 @@ pub trait Disk: Send + Sync {
     /// `ESPIPE` for a pipe, a socket or a device. Appends through the handle fail with `EBADF`, truncations with
     /// `EINVAL`.
     fn open_read(&self, path: &str) -> io::Result<Arc<dyn DiskFile>>;
+    /// Returns the kind of what has a name, also if it may not be opened; `None` if the name is free. Links are not
+    /// followed.
+    fn entry_kind(&self, path: &str) -> io::Result<Option<EntryKind>>;
     /// Renames a file atomically, replacing the file that had the name. Fails with `EISDIR` for a directory,
     /// `ENOTEMPTY` for one that contains the file.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;

@@ -19,7 +19,7 @@ use std::sync::Arc;
 use rustix::fs::{Advice, FallocateFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
-use super::{Disk, DiskFile, DiskSpace, check_path};
+use super::{Disk, DiskFile, DiskSpace, EntryKind, check_path};
 
 /// A directory of the real file system.
 #[derive(Debug, Clone)]
@@ -97,6 +97,19 @@ impl Disk for OsDisk {
             return Err(Errno::SPIPE.into());
         }
         Ok(Arc::new(OsFile { file: OpenOptions::new().read(true).open(path)? }))
+    }
+
+    fn entry_kind(&self, path: &str) -> io::Result<Option<EntryKind>> {
+        let kind = match fs::symlink_metadata(self.locate(path)?) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            metadata => metadata?.file_type(),
+        };
+        Ok(Some(match (kind.is_file(), kind.is_dir(), kind.is_symlink()) {
+            (true, _, _) => EntryKind::File,
+            (_, true, _) => EntryKind::Dir,
+            (_, _, true) => EntryKind::Link,
+            _ => EntryKind::Special,
+        }))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -233,6 +246,21 @@ mod tests {
         for refused in [disk.open_read("pipe"), devices.open_read("null")] {
             assert_eq!(refused.err().unwrap().kind(), io::ErrorKind::NotSeekable);
         }
+    }
+
+    #[test]
+    fn links_are_entries_of_their_own() {
+        let dir = tempfile::tempdir().unwrap();
+        for (target, link) in [("f", "to-file"), ("none", "to-nowhere")] {
+            std::os::unix::fs::symlink(target, dir.path().join(link)).unwrap();
+        }
+        rustix::fs::mkfifoat(CWD, dir.path().join("pipe"), Mode::from_raw_mode(0o600)).unwrap();
+        let disk = OsDisk::open(dir.path()).unwrap();
+        disk.create("f").unwrap();
+        let kinds = ["f", "to-file", "to-nowhere", "pipe", ""].map(|name| disk.entry_kind(name).unwrap());
+        let wanted =
+            [EntryKind::File, EntryKind::Link, EntryKind::Link, EntryKind::Special, EntryKind::Dir].map(Some);
+        assert_eq!(kinds, wanted);
     }
 
     #[test]

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use rustix::io::Errno;
 
 use super::mem::MemDisk;
-use super::{Disk, DiskFile, DiskSpace, parent};
+use super::{Disk, DiskFile, DiskSpace, EntryKind, parent};
 
 /// Bytes copied at once.
 const CHUNK: usize = 1 << 20;
@@ -94,6 +94,14 @@ impl Disk for OverlayDisk {
     fn open_read(&self, path: &str) -> io::Result<Arc<dyn DiskFile>> {
         let changed = self.layers.changed.open_read(path);
         if is_missing(&changed) { self.layers.open_below(path) } else { changed }
+    }
+
+    fn entry_kind(&self, path: &str) -> io::Result<Option<EntryKind>> {
+        match self.layers.changed.entry_kind(path)? {
+            None if self.layers.hidden().contains(path) => Ok(None),
+            None => self.layers.below.entry_kind(path),
+            changed => Ok(changed),
+        }
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
@@ -219,6 +227,9 @@ mod tests {
             assert_eq!(disk.open_read(name).unwrap().len().unwrap(), len, "{name}");
         }
         assert!(disk.open_read("d/c").is_err());
+        let kinds = ["d", "d/a", "d/b", "d/c", "d/new"].map(|name| disk.entry_kind(name).unwrap());
+        let file = Some(EntryKind::File);
+        assert_eq!(kinds, [Some(EntryKind::Dir), file, file, None, file]);
         assert!(disk.open("d/c").is_err());
         assert_eq!(below.list("d").unwrap(), ["a", "b", "c"]);
         for name in ["d/a", "d/b", "d/c"] {

@@ -4,7 +4,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::sync::Arc;
 
 use bytes::Bytes;
-use engine::disk::{Disk, DiskFile};
+use engine::disk::{Disk, DiskFile, EntryKind, parent};
 use engine::error::{Error, Result};
 use parquet::errors::{ParquetError, Result as ParquetResult};
 use parquet::file::reader::{ChunkReader, Length};
@@ -137,11 +137,15 @@ impl ChunkReader for InputFile {
 /// Bytes that are buffered before they are appended to the file.
 const BUFFER_BYTES: usize = 1 << 20;
 
-/// A file being written. It ends in `.partial` until [`OutputFile::finish`] renames it.
+/// A file being written. It has a name of its own that ends in `.partial` until [`OutputFile::finish`] renames it.
 pub struct OutputFile {
     disk: Arc<dyn Disk>,
     path: String,
+    /// Path in messages.
+    shown: String,
     partial: String,
+    /// True if the file may replace one that exists.
+    replace: bool,
     file: Arc<dyn DiskFile>,
     buffer: Vec<u8>,
     written: u64,
@@ -157,47 +161,69 @@ impl Drop for OutputFile {
     }
 }
 
+/// Fails if a new file may not have this name. `shown` is the path in messages.
+///
+/// Only a regular file is replaced: a rename would put a file in the place of a link or a device.
+fn check_name(disk: &dyn Disk, path: &str, shown: &str, replace: bool) -> Result<()> {
+    let kind = disk.entry_kind(path).map_err(|error| Error::io(format_args!("write {shown}"), &error))?;
+    let fault = match kind {
+        None => return Ok(()),
+        Some(EntryKind::File) if replace => return Ok(()),
+        Some(EntryKind::File) => {
+            return Err(Error::already_present(format!("{shown} exists; give --force to replace it")));
+        }
+        Some(EntryKind::Dir) => "a directory",
+        Some(EntryKind::Link) => "a symbolic link, which would be replaced",
+        Some(EntryKind::Special) => "a pipe or device, which would be replaced",
+    };
+    Err(Error::invalid(format!("write {shown}: {fault}; name a file")))
+}
+
 impl OutputFile {
-    /// Creates the file. `AlreadyPresent` if it exists, unless it may be replaced.
+    /// Creates the file. `AlreadyPresent` if it exists, unless it may be replaced; `Invalid` if the name is taken by a
+    /// directory, a link, a pipe or a device.
     pub fn create(env: &Env, path: &str, replace: bool) -> Result<OutputFile> {
-        let create = || {
-            let (disk, rest) = locate(env, path)?;
-            OutputFile::create_on(disk, &rest, replace)
-        };
-        let taken = || Error::already_present(format!("{path} exists; give --force to replace it"));
-        create()
-            .map_err(|error: io::Error| Error::io(format_args!("write {path}"), &error))?
-            .ok_or_else(taken)
+        let failed = |error: io::Error| Error::io(format_args!("write {path}"), &error);
+        let (disk, rest) = locate(env, path).map_err(failed)?;
+        check_name(&*disk, &rest, path, replace)?;
+        // Random: of two runs that write one file, none writes to the other's or removes it.
+        let partial = format!("{rest}.{:08x}.partial", env.rng.next_u64() >> 32);
+        let mut file = OutputFile::create_on(disk, &rest, partial, replace).map_err(failed)?;
+        file.shown = path.to_string();
+        Ok(file)
     }
 
-    /// Creates the file on a disk; returns `None` if it exists and may not be replaced.
+    /// Creates the file on a disk, under the free name `partial`. The caller has checked the name `path`.
     pub(crate) fn create_on(
         disk: Arc<dyn Disk>,
         path: &str,
+        partial: String,
         replace: bool,
-    ) -> io::Result<Option<OutputFile>> {
-        if !replace && disk.open(path).is_ok() {
-            return Ok(None);
-        }
-        let partial = format!("{path}.partial");
-        let _ = disk.remove(&partial);
+    ) -> io::Result<OutputFile> {
         let file = disk.create(&partial)?;
-        let (path, buffer, written, named) = (path.to_string(), Vec::new(), 0, false);
-        Ok(Some(OutputFile { disk, path, partial, file, buffer, written, named }))
+        let (path, shown) = (path.to_string(), path.to_string());
+        let (buffer, written, named) = (Vec::new(), 0, false);
+        Ok(OutputFile { disk, path, shown, partial, replace, file, buffer, written, named })
+    }
+
+    /// Returns the path in messages.
+    pub fn path(&self) -> &str {
+        &self.shown
     }
 
     /// Makes the file durable and renames it; returns its size in bytes.
     pub fn finish(mut self) -> Result<u64> {
-        let path = self.path.clone();
-        let mut finish = || {
-            self.flush()?;
-            self.file.sync()?;
-            self.disk.rename(&self.partial, &self.path)?;
-            self.named = true;
-            let parent = self.path.rsplit_once('/').map_or("", |(parent, _)| parent);
-            self.disk.sync_dir(parent)
-        };
-        finish().map_err(|error: io::Error| Error::io(format_args!("write {path}"), &error))?;
+        let shown = self.shown.clone();
+        let failed = |error: io::Error| Error::io(format_args!("write {shown}"), &error);
+        self.flush().and_then(|()| self.file.sync()).map_err(failed)?;
+        if !self.replace {
+            // The name may have been taken since. A file that gets it between this check and the rename is replaced,
+            // because a rename always replaces.
+            check_name(&*self.disk, &self.path, &shown, false)?;
+        }
+        self.disk.rename(&self.partial, &self.path).map_err(failed)?;
+        self.named = true;
+        self.disk.sync_dir(parent(&self.path)).map_err(failed)?;
         Ok(self.written)
     }
 }
@@ -223,7 +249,48 @@ impl Write for OutputFile {
 
 #[cfg(test)]
 mod tests {
+    use engine::disk::mem::MemDisk;
+    use engine::disk::read_file;
+    use engine::error::ErrorKind;
+
     use super::*;
+
+    #[test]
+    fn only_a_regular_file_is_replaced_and_only_on_request() {
+        let disk = MemDisk::new(1);
+        disk.create("file").expect("an empty disk");
+        disk.create_dir("dir").expect("an empty disk");
+        let names = [("new", false), ("none/new", false), ("file", true), ("file", false), ("dir", true)];
+        let check = |(path, replace)| match check_name(&disk, path, path, replace) {
+            Ok(()) => format!("{path}: written"),
+            Err(error) => error.message,
+        };
+        insta::assert_snapshot!(names.map(check).join("\n"), @r"
+        new: written
+        none/new: written
+        file: written
+        file exists; give --force to replace it
+        write dir: a directory; name a file
+        ");
+    }
+
+    #[test]
+    fn two_runs_that_write_one_file_leave_each_other_alone() {
+        let disk: Arc<dyn Disk> = Arc::new(MemDisk::new(1));
+        let create = |run: &str| {
+            let partial = format!("file.{run}.partial");
+            let mut file = OutputFile::create_on(disk.clone(), "file", partial, false).expect("a new name");
+            file.write_all(run.as_bytes()).expect("space");
+            file
+        };
+        let [first, second, dropped] = ["first", "second", "dropped"].map(create);
+        drop(dropped);
+        assert_eq!(first.finish(), Ok(5));
+        let taken = second.finish().expect_err("the first run has written the file");
+        assert_eq!(taken.kind, ErrorKind::AlreadyPresent, "{taken}");
+        assert_eq!(read_file(&*disk, "file").expect("a file"), b"first");
+        assert_eq!(disk.list("").expect("a directory"), ["file"], "nothing else is left");
+    }
 
     #[test]
     fn paths_are_split_after_leading_parents() {

@@ -67,8 +67,13 @@ impl Storage for DiskStorage {
     }
 
     fn create(&self, path: &str) -> io::Result<Box<dyn NewFile>> {
-        let created = OutputFile::create_on(self.0.clone(), path, false)?;
-        Ok(Box::new(created.ok_or(io::ErrorKind::AlreadyExists)?))
+        if self.0.entry_kind(path)?.is_some() {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
+        let partial = format!("{path}.partial");
+        // Only the run that claimed a directory writes there: a file of the name is left of a restore that was killed.
+        let _ = self.0.remove(&partial);
+        Ok(Box::new(OutputFile::create_on(self.0.clone(), path, partial, false)?))
     }
 
     fn remove(&self, path: &str) -> io::Result<()> {

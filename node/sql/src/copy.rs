@@ -1,7 +1,7 @@
 //! COPY between tables and files of this machine.
 //!
 //! ```text
-//! COPY t TO 'f', COPY (query) TO 'f'  ── rows of a query ── file_writer ─► f.partial, renamed to f at the end
+//! COPY t TO 'f', COPY (query) TO 'f'  ── rows of a query ── file_writer ─► f.<random>.partial, then f
 //! COPY t FROM 'f'                     ── nyala-files: blocks of cells, bad rows by line ─► INSERT by key
 //! ```
 //!

@@ -4,7 +4,7 @@ use std::io::{self, Read, Write};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use engine::error::{Error, Result};
+use engine::error::{Error, ErrorKind, Result};
 use flate2::read::MultiGzDecoder;
 use flate2::write::GzEncoder;
 
@@ -121,6 +121,21 @@ impl Read for InputStream {
     }
 }
 
+/// Creates a file, which may be standard output instead.
+fn create_file(env: &Env, path: &str, replace: bool) -> Result<OutputFile> {
+    OutputFile::create(env, path, replace).map_err(|error| or_standard(error, "standard output"))
+}
+
+/// Adds `-` to the error of what is no regular file: a pipe or device may be given as a standard stream.
+fn or_standard(error: Error, stream: &str) -> Error {
+    match error.kind {
+        ErrorKind::Invalid => {
+            Error { message: format!("{}, or {STANDARD} for {stream}", error.message), ..error }
+        }
+        _ => error,
+    }
+}
+
 /// A file to write, or standard output.
 pub(super) enum RawOutput {
     File(OutputFile),
@@ -176,7 +191,7 @@ impl OutputStream {
     ) -> Result<OutputStream> {
         let raw = match path {
             STANDARD => RawOutput::Standard { written: 0 },
-            _ => RawOutput::File(OutputFile::create(env, path, replace)?),
+            _ => RawOutput::File(create_file(env, path, replace)?),
         };
         let failed = |error: io::Error| Error::io(format_args!("write {path}"), &error);
         Ok(match compression {

@@ -26,7 +26,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 
-use super::{Disk, DiskFile, DiskSpace, check_path};
+use super::{Disk, DiskFile, DiskSpace, EntryKind, check_path};
 use armed_faults::{ArmedFaults, FaultEffect};
 pub use armed_faults::{DiskOpKind, WriteDamage};
 pub use fault_counts::FaultCounts;
@@ -328,6 +328,17 @@ impl Disk for MemDisk {
     fn open_read(&self, path: &str) -> io::Result<Arc<dyn DiskFile>> {
         check_path(path)?;
         self.names_op(|state| Ok(self.handle(state.epoch, state.names.file(path)?, FileAccess::Read)))
+    }
+
+    fn entry_kind(&self, path: &str) -> io::Result<Option<EntryKind>> {
+        check_path(path)?;
+        self.names_op(|state| match state.names.node(path) {
+            Ok(Some(NamespaceEntry::File(_))) => Ok(Some(EntryKind::File)),
+            Ok(Some(NamespaceEntry::Dir)) => Ok(Some(EntryKind::Dir)),
+            Ok(None) => Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        })
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {

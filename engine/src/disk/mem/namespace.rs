@@ -266,7 +266,7 @@ impl Namespace {
     }
 
     /// Returns the entry of a name, if there is one. Fails if a parent is missing or is a file.
-    fn node(&self, path: &str) -> io::Result<Option<&NamespaceEntry>> {
+    pub(super) fn node(&self, path: &str) -> io::Result<Option<&NamespaceEntry>> {
         if path.is_empty() {
             return Ok(Some(&NamespaceEntry::Dir));
         }

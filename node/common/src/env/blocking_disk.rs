@@ -13,7 +13,7 @@ use std::io;
 use std::sync::Arc;
 use std::time::Instant;
 
-use engine::disk::{Disk, DiskFile, DiskSpace};
+use engine::disk::{Disk, DiskFile, DiskSpace, EntryKind};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 use super::short_syncs::ShortSyncs;
@@ -60,6 +60,10 @@ impl<D: Disk> Disk for BlockingDisk<D> {
 
     fn open_read(&self, path: &str) -> io::Result<Arc<dyn DiskFile>> {
         file(run_blocking(|| self.0.open_read(path)))
+    }
+
+    fn entry_kind(&self, path: &str) -> io::Result<Option<EntryKind>> {
+        run_blocking(|| self.0.entry_kind(path))
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
