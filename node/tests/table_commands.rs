@@ -270,6 +270,36 @@ async fn an_export_replaces_no_file_unasked_and_nothing_but_files() {
     world.0.shutdown().await;
 }
 
+/// A pipe has no length: its rows would be passed over in silence.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_import_refuses_what_is_no_file_and_reads_what_may_only_be_read() {
+    let mut world = World::new().await;
+    world.run(&["create", "t", "--column", "k int32"]).await.expect("a new table");
+    let (pipe, file, dir) = (world.path("rows.jsonl"), world.path("rows.csv"), world.path("d"));
+    make_pipe(&pipe);
+    fs::create_dir(&dir).expect("a new name");
+    let mut failures = String::new();
+    for line in [
+        &[pipe.as_str()][..],
+        &[pipe.as_str(), "--format", "parquet"],
+        &["/dev/null", "--format", "csv"],
+        &[dir.as_str(), "--format", "csv"],
+    ] {
+        let failed = world.run(&[&["import", "t"], line].concat()).await.expect_err(line[0]);
+        failures.push_str(&format!("{}\n", failed.message));
+    }
+    insta::assert_snapshot!(failures.replace(&world.path(""), ""), @r"
+    read rows.jsonl: a pipe or device, which is read only once; name a file, or - for standard input
+    read rows.jsonl: a pipe or device, which is read only once; name a file
+    read /dev/null: a pipe or device, which is read only once; name a file, or - for standard input
+    read d: Is a directory (os error 21)
+    ");
+    fs::write(&file, "k\n1\n").expect("the test owns the directory");
+    fs::set_permissions(&file, fs::Permissions::from_mode(0o444)).expect("the test owns the file");
+    world.run(&["import", "t", &file]).await.expect("a file that may only be read");
+    world.0.shutdown().await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tables_and_rows_are_changed() {
     let mut world = World::new().await;

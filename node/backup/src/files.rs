@@ -66,12 +66,18 @@ pub struct InputFile {
 }
 
 impl InputFile {
+    /// Opens a regular file. `Invalid` for a pipe or device: its length is not known, and it is read only once.
     pub fn open(env: &Env, path: &str) -> Result<InputFile> {
         let open = || {
             let (disk, rest) = locate(env, path)?;
             InputFile::open_on(&*disk, &rest)
         };
-        open().map_err(|error: io::Error| Error::io(format_args!("read {path}"), &error))
+        open().map_err(|error: io::Error| match error.kind() {
+            io::ErrorKind::NotSeekable => {
+                Error::invalid(format!("read {path}: a pipe or device, which is read only once; name a file"))
+            }
+            _ => Error::io(format_args!("read {path}"), &error),
+        })
     }
 
     pub(crate) fn open_on(disk: &dyn Disk, path: &str) -> io::Result<InputFile> {

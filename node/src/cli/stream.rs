@@ -89,7 +89,7 @@ impl InputStream {
     pub(super) fn open(env: &Env, path: &str) -> Result<InputStream> {
         let raw: Box<dyn Read + Send> = match path {
             STANDARD => Box::new(io::stdin()),
-            _ => Box::new(InputFile::open(env, path)?),
+            _ => Box::new(open_file(env, path)?),
         };
         InputStream::decompress(raw).map_err(|error| Error::io(format_args!("read {path}"), &error))
     }
@@ -119,6 +119,11 @@ impl Read for InputStream {
     fn read(&mut self, out: &mut [u8]) -> io::Result<usize> {
         self.reader.read(out)
     }
+}
+
+/// Opens a file, which may be standard input instead.
+pub(super) fn open_file(env: &Env, path: &str) -> Result<InputFile> {
+    InputFile::open(env, path).map_err(|error| or_standard(error, "standard input"))
 }
 
 /// Creates a file, which may be standard output instead.

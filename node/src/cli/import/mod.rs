@@ -19,7 +19,7 @@ use self::options::{ImportOptions, LINE_BITS, tag, unit};
 use super::exit::{ExitError, FAILED, ROWS_REJECTED};
 use super::options::{connect_patiently, named, open, option, text};
 use super::output::{ProgressUnit, print, progress};
-use super::stream::{FileFormat, InputStream, STANDARD};
+use super::stream::{FileFormat, InputStream, STANDARD, open_file};
 use nyala_backup::files::InputFile;
 use nyala_client::{FlushMode, RowFailure, Session, SessionConfig, Table};
 use nyala_common::env::Env;
@@ -79,8 +79,8 @@ pub fn command() -> Command {
 
 pub async fn run(env: &Env, matches: &ArgMatches) -> Result<(), ExitError> {
     let options = ImportOptions::of(env, matches).map_err(ExitError::usage)?;
-    for (path, _) in options.files.iter().filter(|(path, _)| path != STANDARD) {
-        InputFile::open(env, path)?;
+    for (path, format) in options.files.iter().filter(|(path, _)| path != STANDARD) {
+        check_input(env, path, *format)?;
     }
     let timeout = Duration::from_secs(*matches.get_one::<u64>("timeout").expect("it has a default"));
     let table = open(&connect_patiently(env, matches, timeout).await?, matches).await?;
@@ -105,6 +105,14 @@ pub async fn run(env: &Env, matches: &ArgMatches) -> Result<(), ExitError> {
     // What was read before a failure is written and counted.
     import.finish(outcome).await;
     import.report(env).await
+}
+
+/// Fails if a file cannot be opened. Only Parquet may not come from standard input instead.
+fn check_input(env: &Env, path: &str, format: FileFormat) -> Result<()> {
+    match format {
+        FileFormat::Parquet => InputFile::open(env, path).map(drop),
+        _ => open_file(env, path).map(drop),
+    }
 }
 
 struct Import {
@@ -168,7 +176,7 @@ impl Import {
             let (parquet, rows) = ParquetReader::open(InputFile::open(env, path)?, target)?;
             return Ok((ImportInput::Parquet(Box::new(parquet)), None, rows, ProgressUnit::Rows));
         }
-        let total = if path == STANDARD { 0 } else { InputFile::open(env, path)?.size_bytes() };
+        let total = if path == STANDARD { 0 } else { open_file(env, path)?.size_bytes() };
         let stream = InputStream::open(env, path)?;
         let read = Some(stream.progress());
         let input = if format == FileFormat::JsonLines {
