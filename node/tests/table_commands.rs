@@ -128,6 +128,11 @@ async fn bad_rows_are_reported() {
     3,"column ""k"": ""x"" is not a INT32",b,x
     5,3 cells instead of 2,d,2,3
     "#);
+    let kept = world.run(&import).await.expect_err("the file may be corrected already");
+    assert!(kept.code == 1 && kept.message.ends_with("bad.csv exists; give --force to replace it"), "{kept}");
+    let forced =
+        world.run(&[&import[..], &["--force"]].concat()).await.expect_err("not all rows were imported");
+    assert_eq!(forced.code, 7, "{forced}");
     world.run(&["export", "t", &output, "--where", "k = 1"]).await.expect("a new file");
     assert_eq!(fs::read_to_string(&output).expect("just written"), "k,v\n1,c\n");
     fs::write(&input, "v,key\n").expect("the test owns the directory");
@@ -140,6 +145,45 @@ async fn bad_rows_are_reported() {
     world.run(&["import", "t", &rejects, "--skip", "line,error"]).await.expect("corrected rows");
     world.run(&["drop", "t", "--yes", "--now"]).await.expect("it exists");
     assert_eq!(world.run(&["describe", "t"]).await.expect_err("it is gone").code, 1);
+    world.0.shutdown().await;
+}
+
+/// Removes the unfinished file of rejects once an import has created it.
+async fn remove_unfinished(world: &World, rejects: &str) {
+    let unfinished = || {
+        let entries = fs::read_dir(world.path("")).expect("a directory");
+        let mut paths = entries.map(|entry| entry.expect("a name").path());
+        paths.find(|path| path.to_string_lossy().starts_with(&format!("{rejects}.")))
+    };
+    loop {
+        if let Some(path) = unfinished() {
+            return fs::remove_file(path).expect("the test owns the directory");
+        }
+        tokio::task::yield_now().await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_import_whose_rejects_are_not_written_says_what_it_did() {
+    let mut world = World::new().await;
+    world.run(&["create", "t", "--column", "k int32"]).await.expect("a new table");
+    let (input, rejects, nowhere) = (world.path("in.csv"), world.path("bad.csv"), world.path("none/bad.csv"));
+    fs::write(&input, "k\n1\nx\n").expect("the test owns the directory");
+    let early =
+        world.run(&["import", "t", &input, "--rejects", &nowhere]).await.expect_err("no such directory");
+    let import = ["import", "t", &input, "--rejects", &rejects];
+    let removal = world.0.env.timeout(Duration::from_secs(60), remove_unfinished(&world, &rejects));
+    let (late, removed) = tokio::join!(world.run(&import), removal);
+    assert_eq!(removed, Some(()), "the file is created before the first row is read");
+    let late = late.expect_err("the file is gone");
+    assert_eq!((early.code, late.code), (1, 1));
+    let messages = format!("{}\n{}", early.message, late.message);
+    insta::assert_snapshot!(messages.replace(&world.path(""), ""), @r#"
+    write none/bad.csv: No such file or directory (os error 2)
+    write bad.csv: No such file or directory (os error 2); 1 bad rows, 1 rows were imported
+      line 3: column "k": "x" is not a INT32
+    "#);
+    assert!(fs::metadata(&rejects).is_err(), "nothing is there");
     world.0.shutdown().await;
 }
 

@@ -20,7 +20,7 @@ use super::exit::{ExitError, FAILED, ROWS_REJECTED};
 use super::options::{connect_patiently, named, open, option, text};
 use super::output::{ProgressUnit, print, progress};
 use super::stream::{FileFormat, InputStream, STANDARD, open_file};
-use nyala_backup::files::InputFile;
+use nyala_backup::files::{InputFile, OutputFile};
 use nyala_client::{FlushMode, RowFailure, Session, SessionConfig, Table};
 use nyala_common::env::Env;
 use nyala_common::number_text::grouped;
@@ -75,6 +75,13 @@ pub fn command() -> Command {
             .default_value("60"),
         )
         .arg(option("rejects", "FILE", "Skip bad rows and write them, with errors, to this CSV file"))
+        .arg(
+            Arg::new("force")
+                .long("force")
+                .action(ArgAction::SetTrue)
+                .requires("rejects")
+                .help("Replace the file of --rejects if it exists"),
+        )
 }
 
 pub async fn run(env: &Env, matches: &ArgMatches) -> Result<(), ExitError> {
@@ -82,6 +89,9 @@ pub async fn run(env: &Env, matches: &ArgMatches) -> Result<(), ExitError> {
     for (path, format) in options.files.iter().filter(|(path, _)| path != STANDARD) {
         check_input(env, path, *format)?;
     }
+    // Order: the file is created before a row is read, because no row may be rejected without it.
+    let create = |path: &String| OutputFile::create(env, path, options.replace_rejects);
+    let rejects = options.rejects.as_ref().map(create).transpose()?;
     let timeout = Duration::from_secs(*matches.get_one::<u64>("timeout").expect("it has a default"));
     let table = open(&connect_patiently(env, matches, timeout).await?, matches).await?;
     let kind = match text(matches, "mode") {
@@ -96,6 +106,7 @@ pub async fn run(env: &Env, matches: &ArgMatches) -> Result<(), ExitError> {
         table,
         kind,
         options,
+        rejects,
         bad: BTreeMap::new(),
         bad_count: 0,
         unknown: 0,
@@ -120,6 +131,8 @@ struct Import {
     table: Table,
     kind: RowOpKind,
     options: ImportOptions,
+    /// File for the bad rows; dropped if there are none.
+    rejects: Option<OutputFile>,
     /// Bad rows by file and line.
     bad: BTreeMap<u64, String>,
     bad_count: u64,
@@ -233,18 +246,24 @@ impl Import {
         }
     }
 
-    async fn report(self, env: &Env) -> Result<(), ExitError> {
+    /// Writes the bad rows to their file, if there are any.
+    async fn write_rejects(&mut self, env: &Env) -> Result<()> {
+        let Some(file) = self.rejects.take().filter(|_| self.bad_count > 0) else { return Ok(()) };
+        env.run(|| rejects::write(env, file, &self.options, &self.bad)).await
+    }
+
+    async fn report(mut self, env: &Env) -> Result<(), ExitError> {
         let written = format!("{} rows were imported", grouped(self.session.written()));
         let failed = |message| Err(ExitError { code: FAILED, message });
         if self.session.ignored() > 0 {
             let ignored = grouped(self.session.ignored());
             print(&format!("passed over {ignored} rows whose key is taken\n"));
         }
-        if let Some(rejects) = self.options.rejects.as_ref().filter(|_| self.bad_count > 0) {
-            env.run(|| rejects::write(env, rejects, &self.options, &self.bad)).await?;
-        }
+        // The rows are in the table even if this file cannot be written, so its error is reported with their number.
+        let unwritten = self.write_rejects(env).await.err();
         if let Some(error) = &self.failure {
-            return failed(format!("{}; {written}{}", error.message, self.doubts()));
+            let also = unwritten.map_or_else(String::new, |error| format!("; {}", error.message));
+            return failed(format!("{}; {written}{}{also}", error.message, self.doubts()));
         }
         if self.bad_count == 0 {
             let (rows, name) = (grouped(self.session.written()), self.table.name());
@@ -252,17 +271,24 @@ impl Import {
             return Ok(());
         }
         let bad = grouped(self.bad_count);
-        if let Some(rejects) = &self.options.rejects {
-            let message =
-                format!("{bad} rows were rejected and are in {rejects}, {written}{}", self.unlisted());
-            return Err(ExitError { code: ROWS_REJECTED, message });
+        let counts = format!("{bad} bad rows, {written}{}", self.first_bad());
+        match (&self.options.rejects, unwritten) {
+            (Some(rejects), None) => {
+                let message =
+                    format!("{bad} rows were rejected and are in {rejects}, {written}{}", self.unlisted());
+                Err(ExitError { code: ROWS_REJECTED, message })
+            }
+            (Some(_), Some(error)) => failed(format!("{}; {counts}", error.message)),
+            (None, _) => failed(format!(
+                "{counts}\nMend them, or give --rejects FILE to import the others and keep these apart."
+            )),
         }
-        let mut message = format!("{bad} bad rows, {written}");
-        for (tag, reason) in self.bad.iter().take(SHOWN) {
-            message.push_str(&format!("\n  {}: {reason}", self.place(*tag)));
-        }
-        message.push_str("\nMend them, or give --rejects FILE to import the others and keep these apart.");
-        failed(message)
+    }
+
+    /// Returns a line for each of the first bad rows.
+    fn first_bad(&self) -> String {
+        let line = |(tag, reason): (&u64, &String)| format!("\n  {}: {reason}", self.place(*tag));
+        self.bad.iter().take(SHOWN).map(line).collect()
     }
 
     /// Returns what is not known after a failure, and how to go on.

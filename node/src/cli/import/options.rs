@@ -21,6 +21,8 @@ pub(super) struct ImportOptions {
     pub(super) skip: Vec<String>,
     pub(super) truncate: bool,
     pub(super) rejects: Option<String>,
+    /// True if the file of rejects may replace one that exists.
+    pub(super) replace_rejects: bool,
 }
 
 impl ImportOptions {
@@ -44,6 +46,7 @@ impl ImportOptions {
             skip: text(matches, "skip").map(definitions::names).unwrap_or_default(),
             truncate: matches.get_flag("truncate"),
             rejects,
+            replace_rejects: matches.get_flag("force"),
         })
     }
 }

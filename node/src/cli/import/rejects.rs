@@ -20,11 +20,10 @@ type Cell = (Vec<u8>, bool);
 /// An import of the corrected file leaves the first columns out by `--skip line,error`.
 pub(super) fn write(
     env: &Env,
-    path: &str,
+    mut out: OutputFile,
     options: &ImportOptions,
     bad: &BTreeMap<u64, String>,
 ) -> Result<()> {
-    let mut out = OutputFile::create(env, path, true)?;
     let mut header: Option<Vec<Cell>> = None;
     for (number, (source, format)) in options.files.iter().enumerate() {
         let mine: BTreeMap<u64, &str> = bad
@@ -37,11 +36,11 @@ pub(super) fn write(
         let (names, rows) = rejected_rows(env, source, *format, options, &mine)?;
         let names = [vec![plain(unit(*format)), plain("error")], names].concat();
         if header.as_ref().is_none_or(|last| *last != names) {
-            line(&mut out, path, &names)?;
+            line(&mut out, &names)?;
             header = Some(names);
         }
         for row in rows {
-            line(&mut out, path, &row)?;
+            line(&mut out, &row)?;
         }
     }
     out.finish().map(drop)
@@ -51,10 +50,11 @@ fn plain(text: &str) -> Cell {
     (text.as_bytes().to_vec(), false)
 }
 
-fn line(out: &mut OutputFile, path: &str, cells: &[Cell]) -> Result<()> {
+fn line(out: &mut OutputFile, cells: &[Cell]) -> Result<()> {
     let mut text = Vec::new();
     write_record(&mut text, cells.iter().map(|(cell, quoted)| (cell.as_slice(), *quoted)));
-    out.write_all(&text).map_err(|error| Error::io(format_args!("write {path}"), &error))
+    let written = out.write_all(&text);
+    written.map_err(|error| Error::io(format_args!("write {}", out.path()), &error))
 }
 
 /// Reads a file again. Returns the names of its columns and its bad rows, each with its line and error.

@@ -7,7 +7,6 @@ use engine::time::WallTime;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use nyala_backup::files::OutputFile;
-use nyala_common::env::Env;
 
 /// Files of a bundle, and the parts that could not be collected.
 pub(super) struct Bundle {
@@ -67,9 +66,9 @@ impl Bundle {
     }
 
     /// Writes the bundle; returns its size in bytes.
-    pub(super) fn write(&self, env: &Env, path: &str, replace: bool, version: &str) -> Result<u64> {
+    pub(super) fn write(&self, mut file: OutputFile, version: &str) -> Result<u64> {
+        let path = file.path().to_string();
         let failed = |error: std::io::Error| Error::io(format_args!("write {path}"), &error);
-        let mut file = OutputFile::create(env, path, replace)?;
         file.write_all(&self.encode(version).map_err(failed)?).map_err(failed)?;
         file.finish()
     }

@@ -29,6 +29,7 @@ use super::stopped::open_server;
 use crate::server::VERSION;
 use crate::server::flags::Flags;
 use archive::Bundle;
+use nyala_backup::files::OutputFile;
 use nyala_common::env::Env;
 use pages::{PageClient, WebPort};
 
@@ -58,6 +59,8 @@ pub(super) fn command() -> Command {
 pub(super) async fn run(env: &Env, matches: &ArgMatches, flags: &Flags) -> Result<(), ExitError> {
     let path = text(matches, "output").expect("it has a default");
     let pages = PageClient::new(env, matches)?;
+    // Order: the file is created first, because a collection takes minutes and would be lost.
+    let file = OutputFile::create(env, path, matches.get_flag("force"))?;
     let mut bundle = Bundle::new(env.now().wall);
     let has_directories = flags.is_given("fs_wal_dir") || flags.is_given("fs_data_dirs");
     let has_masters = matches.value_source("masters") == Some(ValueSource::CommandLine);
@@ -70,7 +73,7 @@ pub(super) async fn run(env: &Env, matches: &ArgMatches, flags: &Flags) -> Resul
     if has_directories {
         of_files(env, flags, &mut bundle).await;
     }
-    let bytes = env.run(|| bundle.write(env, path, matches.get_flag("force"), VERSION)).await?;
+    let bytes = env.run(|| bundle.write(file, VERSION)).await?;
     let (files, failures) = (bundle.files(), bundle.failures().len());
     print(&format!("{path}: {files} files, {bytes} bytes, {failures} failures (see index.txt in it)\n"));
     let missing = bundle.failures().iter().map(|failure| format!("not collected: {failure}"));
