@@ -213,7 +213,7 @@ impl OutputFile {
     }
 
     /// Returns the path in messages.
-    pub fn path(&self) -> &str {
+    pub fn shown_path(&self) -> &str {
         &self.shown
     }
 

@@ -54,7 +54,7 @@ fn line(out: &mut OutputFile, cells: &[Cell]) -> Result<()> {
     let mut text = Vec::new();
     write_record(&mut text, cells.iter().map(|(cell, quoted)| (cell.as_slice(), *quoted)));
     let written = out.write_all(&text);
-    written.map_err(|error| Error::io(format_args!("write {}", out.path()), &error))
+    written.map_err(|error| Error::io(format_args!("write {}", out.shown_path()), &error))
 }
 
 /// Reads a file again. Returns the names of its columns and its bad rows, each with its line and error.
