@@ -70,6 +70,9 @@ async fn pages_are_served() {
     let (set, all) = settings.split_once("\nAll settings\n").expect("Kudu's two parts");
     assert_eq!(set, "Non-default settings\n--heartbeat_interval_ms=5\n--never_fsync=true\n");
     assert!(all.lines().any(|shown| shown == "--user_acl=*"), "{all}");
+    let request = "GET /varz?format=json&q=never_fsync HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n";
+    let listed = send_request(&env, &web, request).await;
+    assert!(listed.contains("\r\nx-total-count: "), "{listed}");
     assert!(get(&env, &web, "/mem-trackers?raw").await.1.contains("\nserver "));
     assert!(get(&env, &web, "/").await.1.contains("master 07070707"));
     let version = get(&env, &web, "/version").await.1;

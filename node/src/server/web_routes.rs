@@ -13,7 +13,7 @@ use bytes::Bytes;
 use engine::time::Instant;
 use http_body_util::Full;
 use hyper::header::{
-    ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, LOCATION,
+    ACCEPT, ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderName, HeaderValue, LOCATION,
     REFERRER_POLICY, WWW_AUTHENTICATE, X_CONTENT_TYPE_OPTIONS, X_FRAME_OPTIONS,
 };
 use hyper::{Method, Request, Response, StatusCode};
@@ -250,7 +250,15 @@ fn page(
     match options.format {
         PageFormat::Html => answer(StatusCode::OK, HTML, html::render(&page, options, &frame())),
         PageFormat::Text => text(StatusCode::OK, page_text::render(&page, options)),
-        PageFormat::Json => answer(StatusCode::OK, JSON, json::render(&page, options)),
+        PageFormat::Json => {
+            let mut answer = answer(StatusCode::OK, JSON, json::render(&page, options));
+            for (name, value) in json::headers(&page, options) {
+                if let Ok(value) = HeaderValue::from_str(&value) {
+                    answer.headers_mut().insert(HeaderName::from_static(name), value);
+                }
+            }
+            answer
+        }
     }
 }
 

@@ -3,7 +3,7 @@
 use std::cmp::Ordering;
 use std::time::Duration;
 
-use super::options::{PageOptions, encode};
+use super::options::{PageFormat, PageOptions, encode};
 use nyala_common::number_text;
 
 /// Longest text of a cell in characters; the rest is in the cell's title.
@@ -56,6 +56,20 @@ impl WebPage {
         self.blocks.push(block);
         self
     }
+
+    /// Returns the rows of the longest table that pass the filter; `None` if the page has no table.
+    pub fn matching_rows(&self, options: &PageOptions) -> Option<usize> {
+        let tables = self.blocks.iter().filter_map(|block| match &block.content {
+            BlockContent::Table(table) => Some(table),
+            _ => None,
+        });
+        tables.map(|table| table.matching(options).count()).max()
+    }
+}
+
+/// Returns the number of pages that rows fill, at least one.
+pub fn page_count(rows: usize) -> usize {
+    rows.div_ceil(ROWS_PER_PAGE).max(1)
 }
 
 /// A part of a page with a heading. The id names it in JSON and in links.
@@ -115,7 +129,7 @@ pub struct TableView<'a> {
     pub rows: Vec<&'a [PageCell]>,
     /// Rows that pass the filter.
     pub matching: usize,
-    /// Number of this page, from 1, and of all pages.
+    /// Number of this page, from 1, and of all pages. JSON may be asked for a page after the last, which has no rows.
     pub page: usize,
     pub pages: usize,
 }
@@ -130,13 +144,18 @@ impl PageTable {
         self.rows.push(cells);
     }
 
-    /// Returns the rows that the options ask for. A column that the table does not have sorts nothing.
-    pub fn view(&self, options: &PageOptions) -> TableView<'_> {
+    /// Returns the rows that pass the filter.
+    fn matching(&self, options: &PageOptions) -> impl Iterator<Item = &[PageCell]> {
         let wanted = options.filter.to_lowercase();
-        let matches = |row: &&Vec<PageCell>| {
+        let matches = move |row: &&Vec<PageCell>| {
             wanted.is_empty() || row.iter().any(|cell| cell.plain().to_lowercase().contains(&wanted))
         };
-        let mut rows: Vec<&[PageCell]> = self.rows.iter().filter(matches).map(Vec::as_slice).collect();
+        self.rows.iter().filter(matches).map(Vec::as_slice)
+    }
+
+    /// Returns the rows that the options ask for. A column that the table does not have sorts nothing.
+    pub fn view(&self, options: &PageOptions) -> TableView<'_> {
+        let mut rows: Vec<&[PageCell]> = self.matching(options).collect();
         let sorted = options.sort.as_ref();
         if let Some(at) = sorted.and_then(|sort| self.columns.iter().position(|(id, _)| id == sort)) {
             rows.sort_by(|a, b| a[at].compare(&b[at]));
@@ -144,9 +163,14 @@ impl PageTable {
                 rows.reverse();
             }
         }
-        let (matching, pages) = (rows.len(), rows.len().div_ceil(ROWS_PER_PAGE).max(1));
-        let page = options.page.clamp(1, pages);
-        let rows = rows.into_iter().skip((page - 1) * ROWS_PER_PAGE).take(ROWS_PER_PAGE).collect();
+        let (matching, pages) = (rows.len(), page_count(rows.len()));
+        // A person who follows an old link sees the last page. A program reads on until a page is empty.
+        let page = match options.format {
+            PageFormat::Json => options.page.max(1),
+            PageFormat::Html | PageFormat::Text => options.page.clamp(1, pages),
+        };
+        let skipped = (page - 1).saturating_mul(ROWS_PER_PAGE);
+        let rows = rows.into_iter().skip(skipped).take(ROWS_PER_PAGE).collect();
         TableView { rows, matching, page, pages }
     }
 }

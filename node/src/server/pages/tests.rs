@@ -104,6 +104,38 @@ fn tables_are_sorted_filtered_and_cut_into_pages() {
 }
 
 #[test]
+fn a_program_reads_a_list_page_by_page_to_its_end() {
+    let mut table = PageTable::new(&[("n", "N")]);
+    for n in 0..2 * ROWS_PER_PAGE as u64 + 1 {
+        table.row(vec![PageCell::Count(n)]);
+    }
+    let page = WebPage::new("Lists").with(PageBlock::table("long", "Long", table)).with(PageBlock::table(
+        "short",
+        "Short",
+        PageTable::new(&[("n", "N")]),
+    ));
+    let answer = |query: &str| {
+        let options = options(&format!("format=json&{query}"));
+        let value: serde_json::Value = serde_json::from_str(&json::render(&page, &options)).expect("JSON");
+        let rows = |table: &str| value[table].as_array().expect("an array").len();
+        let headers = json::headers(&page, &options);
+        let headers = headers.iter().map(|(name, value)| format!(", {name}: {value}")).collect::<String>();
+        format!("{query}: {} and {} rows{headers}\n", rows("long"), rows("short"))
+    };
+    let queries = ["", "page=2&id=%26a", "page=3", "page=4", "page=18446744073709551615", "q=nothing"];
+    expect_test::expect![[r#"
+        : 1000 and 0 rows, x-total-count: 2001, link: <?format=json&page=2>; rel="next"
+        page=2&id=%26a: 1000 and 0 rows, x-total-count: 2001, link: <?id=%26a&format=json&page=3>; rel="next"
+        page=3: 1 and 0 rows, x-total-count: 2001
+        page=4: 0 and 0 rows, x-total-count: 2001
+        page=18446744073709551615: 0 and 0 rows, x-total-count: 2001
+        q=nothing: 0 and 0 rows, x-total-count: 0
+    "#]]
+    .assert_eq(&queries.map(answer).concat());
+    assert!(json::headers(&WebPage::new("Facts"), &options("format=json")).is_empty(), "there is no list");
+}
+
+#[test]
 fn options_are_checked_and_become_links_again() {
     let all = options("id=%26a&sort=n&desc=1&q=a%20b&page=2&refresh=7&format=json");
     assert_eq!((all.format, all.descending, all.refresh), (PageFormat::Json, true, Some(7)));
