@@ -171,6 +171,7 @@ async fn with_damage(file: &Path, check: impl AsyncFnOnce()) {
 async fn a_table_is_restored_from_full_and_incremental_backups() {
     let mut world = World::new().await;
     let backups = world.path("backups");
+    check_no_table(&world, &backups).await;
     let table = create_table(&world).await;
     write(&table, RowOpKind::Insert, 0..40, 0).await;
 
@@ -199,6 +200,14 @@ async fn a_table_is_restored_from_full_and_incremental_backups() {
     check_same_name(&world, &backups).await;
     check_other_directories(&world, &backups).await;
     world.embedded.shutdown().await;
+}
+
+/// A backup of all tables is refused while the user sees none, which may be for want of rights.
+async fn check_no_table(world: &World, backups: &str) {
+    let all = ["backup", "create", backups, "--all"];
+    let refused = world.try_run(&all).await.expect_err("there is no table");
+    assert!(refused.code == 1 && refused.message.contains("no table is visible to this user"), "{refused}");
+    assert!(!Path::new(backups).exists(), "a directory was created for nothing");
 }
 
 /// Returns the time of the first backup, for `--until`.

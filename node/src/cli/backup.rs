@@ -270,15 +270,27 @@ fn fail_with(failures: &[String]) -> Result<(), ExitError> {
     }
 }
 
+/// Returns the names of all tables. A user without rights sees none, and a backup of nothing must not pass as one.
+async fn all_names(client: &Client) -> Result<Vec<String>> {
+    let tables = client.list_tables(None).await?;
+    if tables.is_empty() {
+        return Err(Error::not_found(
+            "--all: no table is visible to this user, so that nothing was backed up; run it as a user who may read the \
+             tables",
+        ));
+    }
+    Ok(tables.into_iter().map(|table| table.name).collect())
+}
+
 async fn names(client: &Client, matches: &ArgMatches) -> Result<Vec<String>> {
+    if matches.get_flag("all") {
+        return all_names(client).await;
+    }
     let mut names: Vec<String> = Vec::new();
     for name in texts(matches, "table") {
         if !names.iter().any(|known| known == name) {
             names.push(name.to_string());
         }
-    }
-    if matches.get_flag("all") {
-        return Ok(client.list_tables(None).await?.into_iter().map(|table| table.name).collect());
     }
     if names.is_empty() {
         return Err(Error::invalid("no table given; name tables, or give --all"));
