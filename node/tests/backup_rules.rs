@@ -282,6 +282,28 @@ async fn a_restore_is_refused_while_a_dropped_table_keeps_its_name() {
     world.embedded.shutdown().await;
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tables_with_the_longest_names_are_restored() {
+    let mut world = World::new().await;
+    let backups = world.path("backups");
+    numbers(&world, "t", 0..10, &[]).await;
+    world.run(&["backup", "create", &backups, "t"]).await;
+    for end in ["a", "b"] {
+        let name = "n".repeat(255) + end;
+        world.run(&["restore", &backups, "t", "--as", &name]).await;
+        assert_eq!(world.rows(&name).await, world.rows("t").await);
+    }
+    // No file is read for a name that no table can have.
+    for part in world.files(&backups, ".parquet") {
+        fs::remove_file(part).expect("the test owns the directory");
+    }
+    for name in ["", "with\0NUL", &"n".repeat(257)] {
+        let refused = world.try_run(&["restore", &backups, "t", "--as", name]).await.expect_err(name);
+        assert!(refused.code == 2 && refused.message.starts_with("--as: "), "{refused}");
+    }
+    world.embedded.shutdown().await;
+}
+
 fn cells(values: &[i64]) -> Vec<[u8; 8]> {
     values.iter().map(|value| value.to_le_bytes()).collect()
 }

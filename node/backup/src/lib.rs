@@ -6,7 +6,7 @@
 //! store  ── <root>/<table id>-<name>/<T in ms>/
 //! chain  ── pure: the base of the next backup, the backups that a restore reads, those that may go
 //! plan   ── the backups that restore a table by name; refuses to pass over a newer one that cannot be read
-//! restore ─► verify all files ─► <name>.restoring-<T> ─► rename
+//! restore ─► verify all files ─► <name>.restoring-<T> ─► rename; see partial_name for long names
 //! ```
 //!
 //! Invariant: a directory without `.kudu-metadata.json` is no backup. That file is written once all others are durable,
@@ -21,6 +21,7 @@ mod kudu_backup;
 mod kudu_metadata;
 pub mod manifest;
 mod part_reader;
+mod partial_name;
 pub mod plan;
 pub mod prune;
 pub mod restore;

@@ -19,6 +19,8 @@ use engine::schema::{ColumnSchema, Schema};
 use super::kudu_backup::KeptRows;
 use super::manifest::{Manifest, PartEntry, time_text};
 use super::part_reader::{open_rows, unreadable};
+use super::partial_name::PartialName;
+pub use super::partial_name::check_new_name;
 use super::plan::{plan, state_before};
 use super::restore_progress::RestoreProgress;
 pub use super::restore_target::RestoreTarget;
@@ -59,7 +61,7 @@ pub struct RestoreOutcome {
     pub resumed: u64,
 }
 
-/// Restores a table. Until it is complete a new one is called `<name>.restoring-<T>`.
+/// Restores a table. Until it is complete a new one is called `<name>.restoring-<T>`, where a long name is shortened.
 pub async fn restore(
     client: &Client,
     store: &BackupStore,
@@ -69,7 +71,11 @@ pub async fn restore(
     let chain = plan(listing, &request.table, request.until_ms)?;
     let last = &chain.last().expect("a chain has a full backup").manifest;
     let name = request.name.as_ref().unwrap_or(&request.table);
-    let partial = format!("{name}.restoring-{}", last.to_ms);
+    // A table of the backup has a name that masters accepted.
+    if request.target != RestoreTarget::Existing && request.name.is_some() {
+        check_new_name(name)?;
+    }
+    let partial = PartialName::of(name).at(last.to_ms);
     let (kind, replicas) = (request.target, request.replicas);
     let target = TargetTable { client, kind, replicas, last, name, partial: &partial };
     target.check_names().await?;

@@ -5,6 +5,7 @@ use engine::schema::{ColumnSchema, Schema};
 use nyala_client::{Client, CreateTable, Table, TableInfo};
 
 use super::manifest::{Manifest, time_text};
+use super::partial_name::PartialName;
 
 /// Kind of the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -54,7 +55,8 @@ impl TargetTable<'_> {
     }
 
     async fn check_tables(&self) -> Result<()> {
-        let tables = self.client.list_tables(Some(self.name)).await?;
+        let partial_names = PartialName::of(self.name);
+        let tables = self.client.list_tables(Some(partial_names.beginning)).await?;
         let has = |name: &str| tables.iter().any(|table| table.name == name);
         let (name, partial) = (self.name, self.partial);
         match self.kind {
@@ -66,9 +68,8 @@ impl TargetTable<'_> {
                 "table {name} exists; restore under another name with --as, or write to it with --into-existing"
             ))),
             RestoreTarget::Resumed if !has(partial) => {
-                let begun = format!("{name}.restoring-");
-                let others = tables.iter().filter_map(|table| table.name.strip_prefix(&begun)?.parse().ok());
-                let hint = match others.map(|ms: u64| time_text(ms)).next() {
+                let others = tables.iter().filter_map(|table| partial_names.time_of(&table.name));
+                let hint = match others.map(time_text).next() {
                     Some(time) => format!("; --until {time} resumes another one"),
                     None => String::new(),
                 };

@@ -154,7 +154,7 @@ impl BackupCommand {
     async fn run(self, env: &Env) -> Result<(), ExitError> {
         if self.restore {
             let store = self.open(env, &self.matches)?;
-            return Ok(restore_table(env, &store, &self.matches).await?);
+            return restore_table(env, &store, &self.matches).await;
         }
         let (name, matches) = self.matches.subcommand().expect("clap asks for a command");
         if name == "create" {
@@ -393,7 +393,7 @@ fn kept(listing: &StoreListing, removed: &[String]) -> usize {
     listing.backups.iter().filter(|backup| !removed.contains(&backup.dir)).count()
 }
 
-async fn restore_table(env: &Env, store: &BackupStore, matches: &ArgMatches) -> Result<()> {
+async fn restore_table(env: &Env, store: &BackupStore, matches: &ArgMatches) -> Result<(), ExitError> {
     let until = text(matches, "until").map(|at| timestamp(env, "--until", at)).transpose()?;
     let request = RestoreRequest {
         table: text(matches, "table").expect("it is required").to_string(),
@@ -406,6 +406,11 @@ async fn restore_table(env: &Env, store: &BackupStore, matches: &ArgMatches) -> 
             _ => RestoreTarget::New,
         },
     };
+    if request.target != RestoreTarget::Existing
+        && let Some(name) = &request.name
+    {
+        restore::check_new_name(name).map_err(ExitError::usage)?;
+    }
     let listing = store.list()?;
     warn_of_kudus(&plan(&listing, &request.table, request.until_ms)?);
     if matches.get_flag("dry-run") {
