@@ -164,6 +164,36 @@ fn invalid_flags_are_reported_before_the_start() {
     assert!(!data.exists(), "nothing was started");
 }
 
+/// Scripts tell a wrong command line from a cluster that does not reply, which is worth another attempt.
+#[test]
+fn a_wrong_command_line_has_its_own_exit_code() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = |name: &str| dir.path().join(name).to_str().unwrap().to_string();
+    let (csv, packed, backups) = (file("t.csv"), file("t.parquet.gz"), file("backups"));
+    let export = ["table", "export", "t"];
+    let cases: [(&[&str], &str); 8] = [
+        (
+            &["table", "list", "--ca-cert", "/nonexistent.pem"],
+            "--ca-cert: read /nonexistent.pem: No such file",
+        ),
+        (
+            &["table", "import", "t", "-", "--format=csv", "--jwt-file=/nonexistent"],
+            "--jwt-file: read /nonexistent",
+        ),
+        (&[&export[..], &["t.foo"]].concat(), "t.foo: unknown format"),
+        (&[&export[..], &[&packed]].concat(), "Parquet files are compressed inside"),
+        (&[&export[..], &["--null", ",", &csv]].concat(), "--null: \",\" would need quotes"),
+        (&[&export[..], &["--at", "soon", &csv]].concat(), "--at: "),
+        (&["backup", "create", &backups], "no table given; name tables, or give --all"),
+        (&["table", "alter", "t"], "no change is given; see nyala table alter --help"),
+    ];
+    for (args, wanted) in cases {
+        let (code, stderr) = fails(args);
+        assert_eq!(code, 2, "{args:?}: {stderr}");
+        assert!(stderr.contains(wanted), "{args:?}: {stderr}");
+    }
+}
+
 /// Two time servers, an hour apart: neither is believed.
 #[test]
 fn a_server_does_not_serve_while_its_time_servers_disagree() {

@@ -201,8 +201,12 @@ async fn create_backups(
     open: impl Fn() -> Result<BackupStore>,
     matches: &ArgMatches,
 ) -> Result<(), ExitError> {
+    let named = named_tables(matches).map_err(ExitError::usage)?;
     let client = connect(env, matches).await?;
-    let names = names(&client, matches).await?;
+    let names = match named {
+        Some(names) => names,
+        None => all_names(&client).await?,
+    };
     // Order: the cluster and the names are checked before a directory is created.
     let store = open()?;
     let listing = store.list()?;
@@ -282,9 +286,10 @@ async fn all_names(client: &Client) -> Result<Vec<String>> {
     Ok(tables.into_iter().map(|table| table.name).collect())
 }
 
-async fn names(client: &Client, matches: &ArgMatches) -> Result<Vec<String>> {
+/// Returns the tables that the command line names, each once; `None` for all.
+fn named_tables(matches: &ArgMatches) -> Result<Option<Vec<String>>> {
     if matches.get_flag("all") {
-        return all_names(client).await;
+        return Ok(None);
     }
     let mut names: Vec<String> = Vec::new();
     for name in texts(matches, "table") {
@@ -295,7 +300,7 @@ async fn names(client: &Client, matches: &ArgMatches) -> Result<Vec<String>> {
     if names.is_empty() {
         return Err(Error::invalid("no table given; name tables, or give --all"));
     }
-    Ok(names)
+    Ok(Some(names))
 }
 
 fn list(store: &BackupStore) -> Result<()> {
@@ -394,7 +399,8 @@ fn kept(listing: &StoreListing, removed: &[String]) -> usize {
 }
 
 async fn restore_table(env: &Env, store: &BackupStore, matches: &ArgMatches) -> Result<(), ExitError> {
-    let until = text(matches, "until").map(|at| timestamp(env, "--until", at)).transpose()?;
+    let until = text(matches, "until").map(|at| timestamp(env, "--until", at));
+    let until = until.transpose().map_err(ExitError::usage)?;
     let request = RestoreRequest {
         table: text(matches, "table").expect("it is required").to_string(),
         until_ms: until.map(|at| (at >> 12) / 1000),

@@ -35,7 +35,7 @@ impl ExitError {
         ExitError { code: USAGE, message: error.message }
     }
 
-    /// Returns the error of flags that were refused before the start. A name that cannot be looked up yet, or a
+    /// Returns the error of flags, or files that they name, which were refused before the start. A name that cannot be looked up yet, or a
     /// file that cannot be read now, is worth another start: after a power cut the resolver may come back last.
     pub fn flags(error: Error) -> ExitError {
         let wrong_path = error.errno.is_some_and(|errno| WRONG_PATH_ERRORS.contains(&errno));

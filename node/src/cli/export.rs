@@ -21,6 +21,7 @@ use parquet::basic::{Compression, ZstdLevel};
 use parquet::file::properties::WriterProperties;
 use tokio::sync::mpsc;
 
+use super::exit::ExitError;
 use super::options::{connect, named, open, option, spec, text};
 use super::output::{ProgressUnit, print, progress};
 use super::stream::{FileCompression, FileFormat, OutputStream, STANDARD};
@@ -120,21 +121,37 @@ impl Out {
     }
 }
 
-pub(super) async fn run(env: &Env, matches: &ArgMatches) -> Result<()> {
+/// Form of the file, by the command line.
+struct FileForm {
+    format: FileFormat,
+    compression: FileCompression,
+    /// Text of NULL in CSV.
+    null: String,
+}
+
+impl FileForm {
+    fn of(path: &str, matches: &ArgMatches) -> Result<FileForm> {
+        let format = FileFormat::of(text(matches, "format"), path)?;
+        let compression = FileCompression::strip(path).1;
+        if format == FileFormat::Parquet && compression != FileCompression::None {
+            let message = format!("{path}: Parquet files are compressed inside; leave the extension out");
+            return Err(Error::invalid(message));
+        }
+        let null = text(matches, "null").unwrap_or_default().to_string();
+        if null.contains([',', '"', '\r', '\n']) {
+            return Err(Error::invalid(format!(
+                "--null: {null:?} would need quotes; choose a text without , and \""
+            )));
+        }
+        Ok(FileForm { format, compression, null })
+    }
+}
+
+pub(super) async fn run(env: &Env, matches: &ArgMatches) -> Result<(), ExitError> {
     let path = text(matches, "file").expect("it is required");
-    let format = FileFormat::of(text(matches, "format"), path)?;
-    let compression = FileCompression::strip(path).1;
-    if format == FileFormat::Parquet && compression != FileCompression::None {
-        let message = format!("{path}: Parquet files are compressed inside; leave the extension out");
-        return Err(Error::invalid(message));
-    }
-    let null = text(matches, "null").unwrap_or_default().to_string();
-    if null.contains([',', '"', '\r', '\n']) {
-        return Err(Error::invalid(format!(
-            "--null: {null:?} would need quotes; choose a text without , and \""
-        )));
-    }
-    let at = text(matches, "at").map(|at| timestamp(env, "--at", at)).transpose()?;
+    let FileForm { format, compression, null } = FileForm::of(path, matches).map_err(ExitError::usage)?;
+    let at = text(matches, "at").map(|at| timestamp(env, "--at", at));
+    let at = at.transpose().map_err(ExitError::usage)?;
     let table = open(&connect(env, matches).await?, matches).await?;
     let spec = spec(&table, matches)?.ok_or_else(|| Error::invalid("no row can satisfy these conditions"))?;
     let spec = ScanSpec { read_mode: ReadMode::AtSnapshot(at), fault_tolerant: true, ..spec };

@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::{Arg, ArgAction, ArgMatches, Command};
 use engine::error::{Error, ErrorKind, Result};
 
+use super::exit::ExitError;
 use nyala_client::definitions;
 use nyala_client::security::{EncryptionPolicy, SecretText, SecurityConfig};
 use nyala_client::{Client, ClientConfig, ScanSpec, Table};
@@ -60,32 +61,42 @@ pub(super) fn many(name: &'static str, value: &'static str, help: &'static str) 
 }
 
 /// Connects to the cluster named on the command line.
-pub(super) async fn connect(env: &Env, matches: &ArgMatches) -> Result<Client> {
-    connect_within(env, matches, PATIENCE).await
+pub(super) async fn connect(env: &Env, matches: &ArgMatches) -> Result<Client, ExitError> {
+    let config = client_config(env, matches)?;
+    Ok(connect_within(env, &config, PATIENCE).await?)
 }
 
 /// As [`connect`], for a command that waits longer: it says so after a while.
-pub(super) async fn connect_patiently(env: &Env, matches: &ArgMatches, limit: Duration) -> Result<Client> {
-    let first = connect_within(env, matches, PATIENCE.min(limit)).await;
+pub(super) async fn connect_patiently(
+    env: &Env,
+    matches: &ArgMatches,
+    limit: Duration,
+) -> Result<Client, ExitError> {
+    let config = client_config(env, matches)?;
+    let first = connect_within(env, &config, PATIENCE.min(limit)).await;
     match first {
         Err(error) if limit > PATIENCE && ABSENT.contains(&error.kind) => {
-            let masters = text(matches, "masters").expect("it has a default");
-            let seconds = limit.as_secs();
+            let (masters, seconds) = (config.masters.join(","), limit.as_secs());
             eprintln!("nyala: no leading master at {masters} yet; waiting up to {seconds} s (--timeout)");
-            connect_within(env, matches, limit - PATIENCE).await
+            Ok(connect_within(env, &config, limit - PATIENCE).await?)
         }
-        first => first,
+        first => Ok(first?),
     }
 }
 
-async fn connect_within(env: &Env, matches: &ArgMatches, limit: Duration) -> Result<Client> {
+/// Returns the options of the client; the error of a file that is missing is one of the command line.
+fn client_config(env: &Env, matches: &ArgMatches) -> Result<ClientConfig, ExitError> {
     let masters = text(matches, "masters").expect("it has a default");
-    let config = ClientConfig {
-        connect_timeout: limit,
+    Ok(ClientConfig {
         user: user(env)?,
         security: security(env, matches)?,
         ..ClientConfig::new(definitions::names(masters))
-    };
+    })
+}
+
+async fn connect_within(env: &Env, config: &ClientConfig, limit: Duration) -> Result<Client> {
+    let config = ClientConfig { connect_timeout: limit, ..config.clone() };
+    let masters = config.masters.join(",");
     let hint = |error: Error| {
         let message = format!("{}\nIs there a cluster at {masters}? 'nyala up' starts one.", error.message);
         Error { message, ..error }
@@ -98,8 +109,8 @@ fn user(env: &Env) -> Result<String> {
 }
 
 /// Returns the caller of the servers that a command with [`with_security`] calls without a [`Client`].
-pub(super) fn caller(env: &Env, matches: &ArgMatches) -> Result<RpcCaller> {
-    security(env, matches)?.caller(env, &user(env)?)
+pub(super) fn caller(env: &Env, matches: &ArgMatches) -> Result<RpcCaller, ExitError> {
+    Ok(security(env, matches)?.caller(env, &user(env)?)?)
 }
 
 /// Reads the file that an option names, if it is given.
@@ -110,7 +121,11 @@ pub(super) fn read_named(env: &Env, matches: &ArgMatches, name: &str) -> Result<
 }
 
 /// Returns the security settings on the command line.
-fn security(env: &Env, matches: &ArgMatches) -> Result<SecurityConfig> {
+fn security(env: &Env, matches: &ArgMatches) -> Result<SecurityConfig, ExitError> {
+    read_security(env, matches).map_err(ExitError::flags)
+}
+
+fn read_security(env: &Env, matches: &ArgMatches) -> Result<SecurityConfig> {
     let read = |name: &str| read_named(env, matches, name);
     let token = |bytes: Vec<u8>| {
         let text =

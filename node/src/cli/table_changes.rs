@@ -10,6 +10,7 @@ use nyala_client::tables::AlterStep;
 use nyala_client::{Client, FlushMode, SessionConfig, Table};
 use nyala_common::env::Env;
 
+use super::exit::ExitError;
 use super::options::{connect, many, named, open, option, text, texts};
 use super::output::print;
 use nyala_client::definitions;
@@ -37,6 +38,17 @@ fn alter() -> Command {
         .arg(many("add-range", "LOW..HIGH", "A new range partition, e.g. '0..100' or '100..'"))
         .arg(many("drop-range", "LOW..HIGH", "Remove a range partition and its rows"))
 }
+
+/// Options of [`alter`] that change something.
+const CHANGES: [&str; 7] = [
+    "add-column",
+    "drop-column",
+    "rename-column",
+    "set-default",
+    "remove-default",
+    "add-range",
+    "drop-range",
+];
 
 fn rename() -> Command {
     named("rename", "Rename a table").arg(Arg::new("to").value_name("NEW").required(true).help("New name"))
@@ -78,7 +90,7 @@ fn row(kind: &'static str) -> Command {
 }
 
 /// Runs the command of this name.
-pub(super) async fn run(env: &Env, name: &str, matches: &ArgMatches) -> Result<()> {
+pub(super) async fn run(env: &Env, name: &str, matches: &ArgMatches) -> Result<(), ExitError> {
     match name {
         "alter" => run_alter(env, matches).await,
         "rename" => {
@@ -89,17 +101,18 @@ pub(super) async fn run(env: &Env, name: &str, matches: &ArgMatches) -> Result<(
             Ok(())
         }
         "drop" => run_drop(env, matches).await,
-        "recall" => run_recall(&connect(env, matches).await?, matches).await,
+        "recall" => Ok(run_recall(&connect(env, matches).await?, matches).await?),
         _ => run_row(env, name, matches).await,
     }
 }
 
-async fn run_alter(env: &Env, matches: &ArgMatches) -> Result<()> {
+async fn run_alter(env: &Env, matches: &ArgMatches) -> Result<(), ExitError> {
+    if !CHANGES.iter().any(|change| matches.contains_id(change)) {
+        let error = Error::invalid("no change is given; see nyala table alter --help");
+        return Err(ExitError::usage(error));
+    }
     let table = open(&connect(env, matches).await?, matches).await?;
     let steps = alter_steps(&table, matches)?;
-    if steps.is_empty() {
-        return Err(Error::invalid("no change is given; see nyala table alter --help"));
-    }
     let altered = table.client().alter_table(&table, &steps, None).await?;
     let (changes, plural) = (steps.len(), if steps.len() == 1 { "" } else { "s" });
     print(&format!("altered table {}: {changes} change{plural}\n", altered.name()));
@@ -148,7 +161,7 @@ fn alter_steps(table: &Table, matches: &ArgMatches) -> Result<Vec<AlterStep>> {
     Ok(steps)
 }
 
-async fn run_drop(env: &Env, matches: &ArgMatches) -> Result<()> {
+async fn run_drop(env: &Env, matches: &ArgMatches) -> Result<(), ExitError> {
     let name = text(matches, "table").expect("it is required");
     let client = connect(env, matches).await?;
     let table = client.open_table(name).await?;
@@ -203,7 +216,7 @@ async fn run_recall(client: &Client, matches: &ArgMatches) -> Result<()> {
     Ok(())
 }
 
-async fn run_row(env: &Env, kind: &str, matches: &ArgMatches) -> Result<()> {
+async fn run_row(env: &Env, kind: &str, matches: &ArgMatches) -> Result<(), ExitError> {
     let table = open(&connect(env, matches).await?, matches).await?;
     let kind_of = match kind {
         "insert" => RowOpKind::Insert,
