@@ -158,6 +158,8 @@ fn table_and_cluster_commands() {
         &["table", "scan", "prices"],
         &["table", "scan", "prices", "--count"],
         &["table", "scan", "prices", "--count", "--limit", "1"],
+        &["table", "scan", "prices", "--where", "shop > 2147483647"],
+        &["table", "scan", "prices", "--where", "item < ''", "--count"],
         &["cluster", "rebalance", "--report-only"],
         &["table", "describe", "nothing"],
         &["table", "create", "bad", "--column", "k int33"],

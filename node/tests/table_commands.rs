@@ -92,6 +92,21 @@ async fn exported_rows_equal_imported_rows() {
         .await
         .expect("forced");
     assert_eq!(fs::read_to_string(&output).expect("just written"), "id\n2\n3\n");
+    // Conditions that no value of the column satisfies select no row.
+    for none in ["id > 9223372036854775807", "name < ''"] {
+        let export = ["export", "two", &output, "--force", "--columns", "id,name", "--where", none];
+        world.run(&export).await.expect("a file without rows");
+        assert_eq!(fs::read_to_string(&output).expect("just written"), "id,name\n", "{none}");
+        let parquet = world.path("none.parquet");
+        world
+            .run(&["export", "two", &parquet, "--force", "--where", none])
+            .await
+            .expect("a file without rows");
+        world
+            .run(&["import", "two", &parquet])
+            .await
+            .expect("it has the columns, and no row to insert again");
+    }
     world
         .run(&["import", "two", &input, "--mode", "insert-ignore"])
         .await

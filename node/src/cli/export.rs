@@ -153,7 +153,7 @@ pub(super) async fn run(env: &Env, matches: &ArgMatches) -> Result<(), ExitError
     let at = text(matches, "at").map(|at| timestamp(env, "--at", at));
     let at = at.transpose().map_err(ExitError::usage)?;
     let table = open(&connect(env, matches).await?, matches).await?;
-    let spec = spec(&table, matches)?.ok_or_else(|| Error::invalid("no row can satisfy these conditions"))?;
+    let spec = spec(&table, matches)?;
     let spec = ScanSpec { read_mode: ReadMode::AtSnapshot(at), fault_tolerant: true, ..spec };
     let estimate = table.client().table_statistics(table.name()).await?.live_rows.unwrap_or(0);
     let schema = table.scan(spec.clone())?.schema().clone();

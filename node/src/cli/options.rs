@@ -158,19 +158,19 @@ pub(super) async fn open(client: &Client, matches: &ArgMatches) -> Result<Table>
     client.open_table(text(matches, "table").expect("it is required")).await
 }
 
-/// Returns the scan of `--columns`, `--where` and `--limit`; `None` if no row can satisfy it.
-pub(super) fn spec(table: &Table, matches: &ArgMatches) -> Result<Option<ScanSpec>> {
+/// Returns the scan of `--columns`, `--where` and `--limit`. One whose conditions no row can satisfy has the limit 0.
+pub(super) fn spec(table: &Table, matches: &ArgMatches) -> Result<ScanSpec> {
     let columns = text(matches, "columns").map(definitions::names);
     for name in columns.iter().flatten() {
         definitions::find(table.schema(), name, table.name())?;
     }
     let mut predicates = Vec::new();
+    let mut limit = matches.get_one::<u64>("limit").copied();
     for condition in texts(matches, "where") {
         match definitions::condition(condition, table)? {
             Some(predicate) => predicates.push(predicate),
-            None => return Ok(None),
+            None => limit = Some(0),
         }
     }
-    let limit = matches.get_one::<u64>("limit").copied();
-    Ok(Some(ScanSpec { columns, predicates, limit, ..ScanSpec::default() }))
+    Ok(ScanSpec { columns, predicates, limit, ..ScanSpec::default() })
 }

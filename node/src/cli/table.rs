@@ -216,14 +216,9 @@ async fn describe(table: &Table) -> Result<()> {
 async fn print_rows(table: &Table, matches: &ArgMatches) -> Result<()> {
     let spec = spec(table, matches)?;
     if matches.get_flag("count") {
-        let count = match spec {
-            Some(spec) => count(table, spec).await?,
-            None => 0,
-        };
-        print(&format!("{count}\n"));
+        print(&format!("{}\n", count(table, spec).await?));
         return Ok(());
     }
-    let Some(spec) = spec else { return Ok(()) };
     let mut scanner = table.scan(spec)?;
     let mut text = csv_header(scanner.schema());
     while let Some(batch) = scanner.next_batch().await? {
