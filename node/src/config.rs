@@ -23,11 +23,19 @@ use nyala_common::security::SecurityLevel;
 pub fn apply_file(flags: &Flags, kind: Option<ServerKind>, path: &str, text: &str) -> Result<()> {
     let table: BTreeMap<Spanned<String>, Spanned<Value>> = toml::from_str(text)
         .map_err(|error| Error::invalid(format!("{path}: {}", error.to_string().trim_end())))?;
+    let mut lines: BTreeMap<&str, usize> = BTreeMap::new();
     for (key, value) in table {
         let line = text[..key.span().start].matches('\n').count() + 1;
         let place = format_args!("{path}, line {line}");
         let spec = flags::spec(key.get_ref());
         let spec = spec.ok_or_else(|| flags::unknown(key.get_ref()).context(place))?;
+        // TOML refuses a repeated key, but takes two spellings for two keys.
+        if let Some(other) = lines.insert(spec.name, line) {
+            let name = spec.name;
+            let twice =
+                format!("{name}: given twice, also in line {other} (- and _ are equal); leave one out");
+            return Err(Error::invalid(twice).context(place));
+        }
         if matches!(spec.class, Class::Safeguard) {
             check_kind(spec, kind).map_err(|error| error.context(place))?;
         }
@@ -346,6 +354,10 @@ mod tests {
             .assert_eq(&wrong("scanner_ttl_ms = -5"));
         expect_test::expect![[r#"nyala.toml, line 1: log_sync: neither a value nor a list of values"#]]
             .assert_eq(&wrong("[log_sync]\nx = 1"));
+        expect_test::expect![[
+            r#"nyala.toml, line 1: log_sync: given twice, also in line 3 (- and _ are equal); leave one out"#
+        ]]
+        .assert_eq(&wrong("log_sync = true\nscanner_ttl_ms = 5\nlog-sync = false\n"));
         assert!(wrong("log_sync = \n").starts_with("nyala.toml: TOML parse error at line 1, column 12"));
     }
 
@@ -472,6 +484,14 @@ mod tests {
         let flags = apply("raft_profile = \"fast\"\nraft_heartbeat_interval_ms = 70").unwrap();
         let heartbeat_interval = Duration::from_millis(70);
         assert_eq!(raft(&flags), RaftOptions { heartbeat_interval, ..RaftOptions::fast() });
+    }
+
+    #[test]
+    fn the_longest_election_timeout_can_be_computed() {
+        let text = "raft_heartbeat_interval_ms = 1099511627776\nleader_failure_max_missed_heartbeat_periods = 100000\n";
+        let timeout = raft(&apply(text).unwrap()).election_timeout();
+        // After lost elections it is up to 2^16 / 3 times as long.
+        assert!(timeout.mul_f64(65_536.0 / 3.0) > timeout);
     }
 
     #[test]

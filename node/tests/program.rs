@@ -141,7 +141,7 @@ fn invalid_flags_are_reported_before_the_start() {
     let policy = format!("--authz-policy-file={}", policy.display());
     let data = dir.path().join("data");
     let up = ["up", "--free-ports", "--dir", data.to_str().unwrap()];
-    let cases: [(&[&str], &str); 10] = [
+    let cases: [(&[&str], &str); 12] = [
         (&[&up[..], &[&policy]].concat(), "policy.toml"),
         (
             &[&up[..], &["--umask=0777"]].concat(),
@@ -155,6 +155,11 @@ fn invalid_flags_are_reported_before_the_start() {
         (&["master", "--fs_wal_dir=/x", "--log_level=a=b=c"], "log_level"),
         (&["master", "--config=/nonexistent"], "read the settings in /nonexistent"),
         (&["up", "--masters=2", "--free-ports"], "an odd number of masters"),
+        (&["master", "--fs_wal_dir=/x", "--default_num_replicas=2"], "default_num_replicas: 2 is even"),
+        (
+            &["master", "--fs_wal_dir=/x", "--min_num_replicas=5", "--max_num_replicas=3"],
+            "min_num_replicas: 5 is above max_num_replicas (3)",
+        ),
     ];
     for (args, wanted) in cases {
         let (code, stderr) = fails(args);

@@ -41,7 +41,8 @@ fn option(spec: &'static FlagSpec) -> Arg {
         FlagKind::Bool => {
             arg.num_args(0..=1).require_equals(true).default_missing_value("true").value_name("BOOL")
         }
-        FlagKind::Number { .. } | FlagKind::Fraction => arg.value_name("N"),
+        FlagKind::Number { .. } | FlagKind::Fraction { .. } => arg.value_name("N"),
+        FlagKind::NumberOrNever => arg.value_name("N").allow_negative_numbers(true),
         FlagKind::Choice(choices) => {
             arg.value_parser(PossibleValuesParser::new(choices)).value_name("CHOICE")
         }

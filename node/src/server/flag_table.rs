@@ -234,7 +234,9 @@ const WITH_EFFECT: &[FlagSpec] = &[
         "largest error of this server's clock, and distance of a timestamp or another server's clock from it",
     )
     .tagged(EVOLVING),
-    F::number("tablet_history_max_age_sec", Effective, "604800", "age above which snapshots are rejected")
+    F::number("tablet_history_max_age_sec", Effective, "604800",
+        "age in seconds above which snapshots are rejected; -1 never")
+        .or_never()
         .of(TabletServer)
         .tagged(EVOLVING),
     F::number("history_hold_lease_ms", Effective, "60000", "time after which a hold on a table's history ends, \
@@ -288,6 +290,8 @@ const WITH_EFFECT: &[FlagSpec] = &[
         "3",
         "missed heartbeats before a follower starts an election",
     )
+    // With the longest interval between heartbeats, times after lost elections can still be computed.
+    .at_most(100_000)
     .tagged(EXPERIMENTAL),
     F::number(
         "follower_unavailable_considered_failed_sec", Effective,
@@ -356,7 +360,8 @@ const WITH_EFFECT: &[FlagSpec] = &[
     F::number("max_cell_size_bytes", Effective, "65536", "bytes of the longest cell").tagged(UNSAFE),
     F::number("max_encoded_key_size_bytes", Effective, "16384", "bytes of the longest primary key").tagged(UNSAFE),
     // Master.
-    F::number("default_num_replicas", Effective, "3", "replication factor if the request names none")
+    F::number("default_num_replicas", Effective, "3",
+        "replication factor if the request names none; odd, from min_num_replicas to max_num_replicas")
         .of(Master)
         .within(1, 7)
         .runtime(),

@@ -12,6 +12,7 @@
 //! - Code that follows changes at run time reads through [`Flags::live`].
 
 mod failure_time;
+mod replication_factor;
 
 use engine::sync::{Mutex, MutexGuard};
 use std::collections::BTreeMap;
@@ -23,6 +24,7 @@ use engine::error::{Error, Result};
 use nyala_common::nearest::did_you_mean;
 
 pub use self::failure_time::{FOLLOWER_FAILED_SEC, follower_failed_after};
+pub use self::replication_factor::check_replication_factors;
 pub use super::flag_table::TABLE;
 use crate::dirs::ServerKind;
 
@@ -43,8 +45,12 @@ pub enum FlagKind {
         min: u64,
         max: u64,
     },
-    /// A non-negative number with a fraction.
-    Fraction,
+    /// A whole number from 0; -1 is never, whose number is the greatest.
+    NumberOrNever,
+    /// A number with a fraction, from 0 to `max`.
+    Fraction {
+        max: u32,
+    },
     Text,
     /// Texts separated by commas.
     List,
@@ -124,7 +130,7 @@ impl FlagSpec {
         default: &'static str,
         help: &'static str,
     ) -> FlagSpec {
-        FlagSpec::new(name, class, FlagKind::Fraction, default, help)
+        FlagSpec::new(name, class, FlagKind::Fraction { max: u32::MAX }, default, help)
     }
 
     pub(super) const fn text(
@@ -157,6 +163,18 @@ impl FlagSpec {
 
     pub(super) const fn within(mut self, min: u64, max: u64) -> FlagSpec {
         self.kind = FlagKind::Number { min, max };
+        self
+    }
+
+    /// Also takes -1, Kudu's word for never.
+    pub(super) const fn or_never(mut self) -> FlagSpec {
+        self.kind = FlagKind::NumberOrNever;
+        self
+    }
+
+    /// Bounds a number with a fraction.
+    pub(super) const fn at_most(mut self, max: u32) -> FlagSpec {
+        self.kind = FlagKind::Fraction { max };
         self
     }
 
@@ -230,9 +248,16 @@ impl FlagSpec {
                 Ok(number) => Err(format!("{number} is not between {min} and {max}")),
                 Err(_) => Err(format!("{text:?} is not a whole number from 0")),
             },
-            FlagKind::Fraction => match text.parse::<f64>() {
-                Ok(number) if number >= 0.0 && number.is_finite() => Ok((text.to_string(), number.to_bits())),
-                _ => Err(format!("{text:?} is not a number from 0")),
+            FlagKind::NumberOrNever => match text.parse::<i64>() {
+                Ok(-1) => Ok(("-1".to_string(), u64::MAX)),
+                Ok(number @ 0..) => Ok((number.to_string(), number as u64)),
+                _ => Err(format!("{text:?} is neither a whole number from 0 nor -1")),
+            },
+            FlagKind::Fraction { max } => match text.parse::<f64>() {
+                Ok(number) if (0.0..=f64::from(max)).contains(&number) => {
+                    Ok((text.to_string(), number.to_bits()))
+                }
+                _ => Err(format!("{text:?} is not a number from 0 to {max}")),
             },
             FlagKind::Choice(choices) if !choices.contains(&text) => {
                 Err(format!("{text:?} is none of {}", choices.join(", ")))
@@ -322,7 +347,11 @@ impl Flags {
     pub fn change(&self, name: &str, value: &str, force: bool) -> Result<String, FlagError> {
         let spec = spec(name).ok_or_else(|| FlagError::NoSuchFlag(unknown(name).message))?;
         let bad_value = |why| FlagError::BadValue(format!("{}: {why}", spec.name));
-        spec.parse(value).and_then(|(value, _)| spec.check_granted(&value)).map_err(bad_value)?;
+        let (stored, number) = spec.parse(value).map_err(bad_value)?;
+        spec.check_granted(&stored).map_err(bad_value)?;
+        if spec.name == replication_factor::DEFAULT_NUM_REPLICAS {
+            replication_factor::check_default(self, number).map_err(bad_value)?;
+        }
         if !spec.runtime && spec.has_effect() {
             let why = format!("{} takes effect only when the server starts; set it and restart", spec.name);
             return Err(FlagError::NotSafe(why));

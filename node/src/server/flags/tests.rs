@@ -75,6 +75,29 @@ fn values_are_checked() {
 }
 
 #[test]
+fn numbers_with_a_fraction_have_a_greatest_value() {
+    let (flags, name) = (Flags::new(), "leader_failure_max_missed_heartbeat_periods");
+    let error = flags.set(name, "1e20").unwrap_err();
+    assert_eq!(error.message, format!("{name}: \"1e20\" is not a number from 0 to 100000"));
+    for wrong in ["-1", "NaN", "inf", "100000.5"] {
+        assert!(flags.set(name, wrong).is_err(), "{wrong}");
+    }
+    flags.set(name, "2.5").unwrap();
+    assert_eq!(flags.fraction(name), 2.5);
+}
+
+#[test]
+fn all_history_is_kept_by_a_negative_age() {
+    let (flags, name) = (Flags::new(), "tablet_history_max_age_sec");
+    flags.set(name, "-1").unwrap();
+    assert_eq!((flags.text(name).as_str(), flags.number(name)), ("-1", u64::MAX));
+    let error = flags.set(name, "-2").unwrap_err();
+    assert_eq!(error.message, format!("{name}: \"-2\" is neither a whole number from 0 nor -1"));
+    flags.set(name, "0").unwrap();
+    assert_eq!(flags.number(name), 0);
+}
+
+#[test]
 fn only_some_change_at_run_time() {
     let flags = Flags::new();
     let live = flags.live("scanner_ttl_ms");
