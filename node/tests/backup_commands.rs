@@ -147,7 +147,15 @@ async fn change(world: &World, table: &Table) {
     write(table, RowOpKind::Delete, 0..5, 0).await;
     let alter = |change: &'static [&'static str]| [&["table", "alter", TABLE][..], change].concat();
     world
-        .run(&alter(&["--drop-range", "10..20", "--drop-column", "c_bool", "--rename-column", "c_int8=tiny"]))
+        .run(&alter(&[
+            "--drop-range",
+            "10..20",
+            "--drop-column",
+            "c_bool",
+            "--rename-column",
+            "c_int8=tiny",
+            "--yes",
+        ]))
         .await;
     // The new column of an old name has other values; rows written before have its first default.
     world.run(&alter(&["--add-range", "10..20", "--add-column", "c_bool string default=first"])).await;

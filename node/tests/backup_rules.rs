@@ -206,7 +206,7 @@ async fn a_range_that_was_dropped_meanwhile_fails_the_backup() {
     let table = world.client.create_table(&create).await.expect("a new table");
     upsert(&table, 0..20, 0).await;
     let snapshot = take_snapshot(&world.client, &["t".to_string()]).await;
-    world.run(&["table", "alter", "t", "--drop-range", "10..20"]).await;
+    world.run(&["table", "alter", "t", "--drop-range", "10..20", "--yes"]).await;
     table.forget_locations();
     let error = back_up(&world, &backups, &snapshot, BackupKind::Full).await.expect_err("a range is missing");
     assert!(error.message.contains("a range partition was dropped meanwhile"), "{error}");

@@ -236,7 +236,7 @@ async fn backups_that_kudu_wrote_are_restored() {
     world.run(&["backup", "create", &backups, "t"]).await;
     let first = world.rows("t").await;
     // The range is dropped with its rows and added again: they must not come back.
-    world.run(&["table", "alter", "t", "--drop-range", "10..20"]).await;
+    world.run(&["table", "alter", "t", "--drop-range", "10..20", "--yes"]).await;
     world.run(&["table", "alter", "t", "--add-range", "10..20", "--rename-column", "v=name"]).await;
     import(&world, "t", "k,name,at,d\n3,second,,\n15,new,,\n").await;
     world.run(&["table", "delete", "t", "k=4"]).await;

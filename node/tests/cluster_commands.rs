@@ -37,21 +37,26 @@ impl World {
     }
 
     async fn with_masters(masters: usize) -> World {
+        let world = World::start(masters, 4).await;
+        let create = ["table", "create", "t", "--column", "k int32", "--hash", "k:2", "--replicas", "3"];
+        world.run(&create).await.expect("a new table");
+        world.run(&["table", "insert", "t", "k=1"]).await.expect("a new row");
+        world
+    }
+
+    /// Starts a cluster without tables.
+    async fn start(masters: usize, tablet_servers: usize) -> World {
         let env: Env = OsEnv::new(&OsOptions::default()).expect("this machine");
         let dir = tempfile::tempdir().expect("a temporary directory");
         let flags = Flags::new();
         flags.set("log_sync", "false").expect("a flag");
         let path = dir.path().to_str().expect("UTF-8");
-        let config = ClusterConfig { masters, ..ClusterConfig::on_loopback(path, 4, flags) };
+        let config = ClusterConfig { masters, ..ClusterConfig::on_loopback(path, tablet_servers, flags) };
         let cluster = Cluster::start(&env, &config).await.expect("free ports and a fresh directory");
         let user = env.disks.process_user().expect("it has a name");
         let masters = ClientConfig { user, ..ClientConfig::new(cluster.master_addresses()) };
         let client = Client::connect(env.clone(), masters).await.expect("it runs");
-        let world = World { env, cluster, client, _dir: dir };
-        let create = ["table", "create", "t", "--column", "k int32", "--hash", "k:2", "--replicas", "3"];
-        world.run(&create).await.expect("a new table");
-        world.run(&["table", "insert", "t", "k=1"]).await.expect("a new row");
-        world
+        World { env, cluster, client, _dir: dir }
     }
 
     async fn run(&self, args: &[&str]) -> Result<(), ExitError> {
@@ -164,6 +169,19 @@ async fn a_flag_of_one_kind_of_servers_is_set_on_all_of_them() {
     assert!(refused.contains("not a flag of this kind of server"), "{refused}");
     let refused = set("all", "heartbeat_interval_ms").await.expect_err("no change without effect").message;
     assert!(refused.contains("takes effect only when the server starts"), "{refused}");
+    world.cluster.shutdown().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flag_that_no_server_takes_is_not_set_in_silence() {
+    let mut world = World::start(1, 0).await;
+    let set = ["cluster", "set-flag", "tablet-servers", "scanner_ttl_ms", "5"];
+    let refused = world.run(&set).await.expect_err("no tablet server has registered");
+    assert_eq!(refused.code, 1);
+    insta::assert_snapshot!(
+        refused.message,
+        @"tablet-servers: no registered server has the flag scanner_ttl_ms, so that nothing was changed; see nyala cluster servers"
+    );
     world.cluster.shutdown().await;
 }
 

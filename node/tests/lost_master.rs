@@ -92,8 +92,8 @@ async fn fill(env: &Env, master: &str) {
     let table = async |args: &[&str]| table(env, master, args).await;
     table(&["insert", "ranged", "k=1", "v=1"]).await;
     table(&["alter", "ranged", "--add-column", "extra int32 null", "--add-range", "200..300"]).await;
-    table(&["alter", "ranged", "--add-column", "gone int32 null", "--drop-column", "v"]).await;
-    table(&["alter", "ranged", "--drop-column", "gone"]).await;
+    table(&["alter", "ranged", "--add-column", "gone int32 null", "--drop-column", "v", "--yes"]).await;
+    table(&["alter", "ranged", "--drop-column", "gone", "--yes"]).await;
     for row in ["k=2", "k=150", "k=250"] {
         table(&["insert", "ranged", row, "extra=5"]).await;
     }

@@ -406,10 +406,15 @@ async fn tables_and_rows_are_changed() {
     );
     world.run(&["drop", "renamed", "--yes"]).await.expect("it exists");
     world.run(&["recall", "renamed", "--as", "back"]).await.expect("it was dropped");
-    world
-        .run(&["alter", "back", "--drop-range", "10..20", "--drop-column", "n"])
-        .await
-        .expect("a lawful change");
+    let removal =
+        ["alter", "back", "--drop-range", "10..20", "--drop-column", "n", "--add-column", "m int8 null"];
+    let asked = world.run(&removal).await.expect_err("the test has no terminal");
+    assert_eq!(asked.code, 1);
+    insta::assert_snapshot!(
+        asked.message,
+        @"table back: not altered, column n, range 10..20 would be gone (standard input is no terminal; give --yes)"
+    );
+    world.run(&[&removal[..6], &["--yes"]].concat()).await.expect("a lawful change");
     world.run(&["delete", "back", "k=1"]).await.expect("a row with this key");
     world.run(&["export", "back", &output, "--force"]).await.expect("forced");
     assert_eq!(fs::read_to_string(&output).expect("just written"), "k,text\n2,\"\"\n");

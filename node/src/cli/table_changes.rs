@@ -37,6 +37,7 @@ fn alter() -> Command {
         .arg(many("remove-default", "NAME", "Remove a column's default"))
         .arg(many("add-range", "LOW..HIGH", "A new range partition, e.g. '0..100' or '100..'"))
         .arg(many("drop-range", "LOW..HIGH", "Remove a range partition and its rows"))
+        .arg(flag("yes", "Do not ask; needed to drop where standard input is no terminal"))
 }
 
 /// Options of [`alter`] that change something.
@@ -113,10 +114,25 @@ async fn run_alter(env: &Env, matches: &ArgMatches) -> Result<(), ExitError> {
     }
     let table = open(&connect(env, matches).await?, matches).await?;
     let steps = alter_steps(&table, matches)?;
+    if !matches.get_flag("yes") {
+        confirm_removals(table.name(), matches)?;
+    }
     let altered = table.client().alter_table(&table, &steps, None).await?;
     let (changes, plural) = (steps.len(), if steps.len() == 1 { "" } else { "s" });
     print(&format!("altered table {}: {changes} change{plural}\n", altered.name()));
     Ok(())
+}
+
+/// Asks before values or rows are removed: unlike a dropped table, they cannot be recalled.
+fn confirm_removals(table: &str, matches: &ArgMatches) -> Result<()> {
+    let columns = texts(matches, "drop-column").map(|name| format!("column {name}"));
+    let ranges = texts(matches, "drop-range").map(|bounds| format!("range {bounds}"));
+    let removed = columns.chain(ranges).collect::<Vec<_>>().join(", ");
+    if removed.is_empty() {
+        return Ok(());
+    }
+    let question = format!("Remove {removed} of table {table} at once and without recall?");
+    confirm(table, &question, &format!("not altered, {removed} would be gone"))
 }
 
 fn alter_steps(table: &Table, matches: &ArgMatches) -> Result<Vec<AlterStep>> {
@@ -168,7 +184,8 @@ async fn run_drop(env: &Env, matches: &ArgMatches) -> Result<(), ExitError> {
     let now = matches.get_flag("now");
     let days = *matches.get_one::<u64>("keep-days").expect("it has a default");
     if !matches.get_flag("yes") {
-        confirm(name, if now { "at once and without recall" } else { "" })?;
+        let how = if now { " at once and without recall" } else { "" };
+        confirm(name, &format!("Drop table {name}{how}?"), "not dropped")?;
     }
     let reserve = if now { 0 } else { days * SECONDS_A_DAY };
     client.delete_table_later(name, u32::try_from(reserve).unwrap_or(u32::MAX)).await?;
@@ -181,14 +198,13 @@ async fn run_drop(env: &Env, matches: &ArgMatches) -> Result<(), ExitError> {
     Ok(())
 }
 
-/// Asks for the table's name.
-fn confirm(name: &str, how: &str) -> Result<()> {
-    let (input, no) =
-        (std::io::stdin(), |why: &str| Error::invalid(format!("table {name}: not dropped ({why})")));
+/// Asks for the table's name. `left` says what is not done without it.
+fn confirm(name: &str, question: &str, left: &str) -> Result<()> {
+    let (input, no) = (std::io::stdin(), |why: &str| Error::invalid(format!("table {name}: {left} ({why})")));
     if !input.is_terminal() {
         return Err(no("standard input is no terminal; give --yes"));
     }
-    print(&format!("Drop table {name} {how}? Type its name: "));
+    print(&format!("{question} Type the table's name: "));
     let failed = |error: std::io::Error| Error::io("ask", &error);
     std::io::stdout().flush().map_err(failed)?;
     let mut answer = String::new();

@@ -13,13 +13,15 @@ mod upgrade;
 use std::collections::BTreeSet;
 use std::time::Duration;
 
+use clap::builder::NonEmptyStringValueParser;
 use clap::{Arg, ArgAction, ArgMatches, Command, value_parser};
 use engine::error::{Error, Result};
 use engine::ids::Uuid;
 use futures_util::future::join_all;
 
 use self::arguments::{
-    argument, find_registered_server, find_server, find_server_id, flag, number, required,
+    argument, find_registered_server, find_server, find_server_id, flag, is_named, named_server, number,
+    required,
 };
 use self::observe::{ObservedServer, address, observe, observe_server};
 use super::exit::{ExitError, FAILED};
@@ -40,7 +42,7 @@ pub struct ClusterCommand {
 const SERVER_HELP: &str = "Id of the tablet server, the beginning of its id, or its address";
 
 pub(super) fn command() -> Command {
-    let of_server = |name, about| base(name, about).arg(required("server", "SERVER", SERVER_HELP));
+    let of_server = |name, about| base(name, about).arg(named_server("server", "SERVER", SERVER_HELP));
     Command::new("cluster")
         .about("Check a cluster, administer servers, rebalance replicas")
         .subcommand_required(true)
@@ -69,7 +71,7 @@ pub(super) fn command() -> Command {
                         .value_parser(value_parser!(u64)),
                 ),
             base("remove-master", "Take a lost master out of the masters' configuration")
-                .arg(required(
+                .arg(named_server(
                     "master",
                     "MASTER",
                     "Id of the master, the beginning of its id, or its address",
@@ -82,11 +84,18 @@ pub(super) fn command() -> Command {
             .arg(required("state", "on|off", "New state").value_parser(["on", "off"])),
             base("step-down", "Let a tablet's leader transfer its leadership")
                 .arg(required("tablet", "TABLET", "Id of the tablet"))
-                .arg(option("to", "SERVER", "The next leader [default: any voter]")),
+                .arg(
+                    option("to", "SERVER", "The next leader [default: any voter]")
+                        .value_parser(NonEmptyStringValueParser::new()),
+                ),
             unsafe_change_config::command(),
             upgrade::command(format()),
             base("set-flag", "Change a flag of running servers")
-                .arg(required("server", "SERVER", "Address (host:port), id, masters, tablet-servers or all"))
+                .arg(named_server(
+                    "server",
+                    "SERVER",
+                    "Address (host:port), id, masters, tablet-servers or all",
+                ))
                 .arg(required("flag", "NAME", "Name of the flag"))
                 .arg(required("value", "VALUE", "New value"))
                 .arg(flag("force", "Also a flag of Kudu that has no effect here: it is only shown")),
@@ -103,7 +112,8 @@ fn check_command() -> Command {
         )
         .arg(
             option("down", "SERVER", "Server that is known to be down: no error; may be repeated")
-                .action(ArgAction::Append),
+                .action(ArgAction::Append)
+                .value_parser(NonEmptyStringValueParser::new()),
         )
 }
 
@@ -282,9 +292,7 @@ async fn remove_server(env: &Env, client: &Client, matches: &ArgMatches) -> Resu
 async fn remove_master(client: &Client, matches: &ArgMatches) -> Result<()> {
     let name = argument(matches, "master");
     let mut masters = client.masters().await?;
-    masters.retain(|master| {
-        master.address == name || master.id.is_some_and(|id| id.to_string().starts_with(name))
-    });
+    masters.retain(|master| is_named(name, &master.address, master.id));
     let [MasterInfo { id: Some(id), address, error, .. }] = masters.as_slice() else {
         let message = format!("master {name}: {} masters have it; see nyala cluster check", masters.len());
         return Err(Error::not_found(message));
@@ -339,6 +347,11 @@ async fn set_flag(client: &Client, matches: &ArgMatches) -> Result<()> {
         // A master's address is not in the list of tablet servers.
         _ if name.contains(':') => addresses.push(name.to_string()),
         _ => addresses.push(address(&find_registered_server(client, name).await?)),
+    }
+    if addresses.is_empty() {
+        return Err(Error::not_found(format!(
+            "{name}: no registered server has the flag {flag}, so that nothing was changed; see nyala cluster servers"
+        )));
     }
     let mut failures = Vec::new();
     for address in &addresses {

@@ -9,7 +9,7 @@ use engine::ids::{PeerId, TabletId, Uuid};
 use futures_util::future::join_all;
 use nyala_client::Client;
 
-use super::arguments::{argument, find_registered_server, flag, required};
+use super::arguments::{argument, find_registered_server, flag, named_server, required};
 use super::observe::{Observation, address, observe_server};
 use crate::cli::options::{base, option, texts};
 use crate::cli::output::print;
@@ -25,7 +25,7 @@ pub(super) fn command() -> Command {
     base("unsafe-change-config", about)
         .long_about(long)
         .arg(required("tablet", "TABLET", "Id of the tablet"))
-        .arg(required("server", "SERVER", "The server whose replica is left"))
+        .arg(named_server("server", "SERVER", "The server whose replica is left"))
         .arg(option("voters", "ID,...", "The voters [default: the server alone]").value_delimiter(','))
         .arg(flag("yes", "Do it; without, only show it"))
         .arg(flag("force", "Even if a majority of the voters runs"))
