@@ -292,7 +292,7 @@ async fn an_export_replaces_no_file_unasked_and_nothing_but_files() {
     let [file, link, lost, pipe, dir] = paths.each_ref().map(String::as_str);
     fs::write(file, "mine").expect("the test owns the directory");
     // No user but root may open it.
-    fs::set_permissions(file, fs::Permissions::from_mode(0)).expect("the test owns the file");
+    fs::set_permissions(file, fs::Permissions::from_mode(0o0)).expect("the test owns the file");
     symlink("f.csv", link).expect("a new name");
     symlink("nowhere.csv", lost).expect("a new name");
     make_pipe(pipe);

@@ -67,7 +67,7 @@ fn check(expr: Expr, schema: &DFSchema) -> Result<Transformed<Expr>> {
             _ => Transformed::no(Expr::BinaryExpr(BinaryExpr { left, op, right })),
         },
         Expr::Negative(operand) if is_integer(&operand, schema)? => {
-            Transformed::yes(CheckedFunction::new(Work::Negate).call(vec![*operand]))
+            Transformed::yes(CheckedFunction::of(Work::Negate).call(vec![*operand]))
         }
         other => Transformed::no(other),
     })
@@ -97,7 +97,7 @@ fn append(left: Expr, operation: Operation, right: Expr) -> Expr {
     };
     operations.push(operation);
     operands.push(right);
-    CheckedFunction::new(Work::Chain(operations)).call(operands)
+    CheckedFunction::of(Work::Chain(operations)).call(operands)
 }
 
 /// Operator with two operands.
@@ -181,7 +181,7 @@ struct CheckedFunction {
 }
 
 impl CheckedFunction {
-    fn new(work: Work) -> Arc<ScalarUDF> {
+    fn of(work: Work) -> Arc<ScalarUDF> {
         let operands = match &work {
             Work::Negate => 1,
             Work::Chain(operations) => operations.len() + 1,

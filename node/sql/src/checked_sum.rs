@@ -8,8 +8,8 @@
 //! DataFusion's function drops the highest bits of a sum. Here a sum of BIGINT has to fit only at the end: its parts,
 //! those of tablet servers included, may be larger. Parts of a sum of DECIMAL must fit into 128 bits.
 //!
-//! The function has a name of its own: DataFusion splits a function named `sum` beside one DISTINCT aggregate into sums
-//! of sums, of which the inner ones would be checked, too.
+//! The function is named `SUM`, which the planner takes for the name in a statement: DataFusion splits a function named
+//! `sum` beside one DISTINCT aggregate into sums of sums, of which the inner ones would be checked, too.
 
 use std::sync::Arc;
 
@@ -40,8 +40,8 @@ pub(crate) fn replace(context: &SessionContext) {
     }
 }
 
-/// Name of the function that statements call `sum`.
-pub(crate) const CHECKED_SUM: &str = "checked_sum";
+/// Name of the function.
+pub(crate) const CHECKED_SUM: &str = "SUM";
 
 /// Type of the result of a sum that is checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -7,13 +7,17 @@ use super::Flags;
 /// Flag of the replication factor of tables that name none.
 pub(super) const DEFAULT_NUM_REPLICAS: &str = "default_num_replicas";
 
-/// Returns `Invalid` for flags with which tables that name no replication factor, or any table, cannot be created.
+/// Returns `Invalid` for flags with which no table can be created, or none with the factor of `default_num_replicas`. If
+/// that is not given, tables may be created that name a factor.
 pub fn check_replication_factors(flags: &Flags) -> Result<()> {
     let (min, max) = (flags.number("min_num_replicas"), flags.number("max_num_replicas"));
     if min > max {
         return Err(Error::invalid(format!(
             "min_num_replicas: {min} is above max_num_replicas ({max}), so that no table could be created; lower it"
         )));
+    }
+    if !flags.is_given(DEFAULT_NUM_REPLICAS) {
+        return Ok(());
     }
     let checked = check_default(flags, flags.number(DEFAULT_NUM_REPLICAS));
     checked.map_err(|why| Error::invalid(format!("{DEFAULT_NUM_REPLICAS}: {why}")))
@@ -27,7 +31,7 @@ pub(super) fn check_default(flags: &Flags, replicas: u64) -> Result<(), String> 
             "{replicas} is not between min_num_replicas ({min}) and max_num_replicas ({max}); give a number between them"
         ));
     }
-    if replicas % 2 == 0 && !flags.bool("allow_unsafe_replication_factor") {
+    if replicas.is_multiple_of(2) && !flags.bool("allow_unsafe_replication_factor") {
         return Err(format!(
             "{replicas} is even, which survives no more failures than one replica fewer; give an odd number"
         ));
@@ -54,8 +58,8 @@ mod tests {
         };
         let lines = [
             refused(&[("min_num_replicas", "5"), ("max_num_replicas", "3")]),
-            refused(&[("min_num_replicas", "5")]),
-            refused(&[("max_num_replicas", "1")]),
+            refused(&[("min_num_replicas", "5"), ("default_num_replicas", "3")]),
+            refused(&[("max_num_replicas", "1"), ("default_num_replicas", "3")]),
             refused(&[("default_num_replicas", "4")]),
         ];
         expect_test::expect![[r#"
@@ -67,6 +71,7 @@ mod tests {
         for allowed in [
             &[("min_num_replicas", "5"), ("default_num_replicas", "5")][..],
             &[],
+            &[("min_num_replicas", "5")],
             &[("default_num_replicas", "4"), ("allow_unsafe_replication_factor", "true")],
         ] {
             assert_eq!(check_replication_factors(&flags(allowed)), Ok(()), "{allowed:?}");

@@ -67,7 +67,7 @@ impl Bundle {
 
     /// Writes the bundle; returns its size in bytes.
     pub(super) fn write(&self, mut file: OutputFile, version: &str) -> Result<u64> {
-        let path = file.path().to_string();
+        let path = file.shown_path().to_string();
         let failed = |error: std::io::Error| Error::io(format_args!("write {path}"), &error);
         file.write_all(&self.encode(version).map_err(failed)?).map_err(failed)?;
         file.finish()
