@@ -24,10 +24,8 @@ use crate::history::{CallOutcome, ClientRequest, PendingCall, TableNo};
 use crate::oracle::Violation;
 use crate::oracle::memory_limit::{self, MemoryReading};
 use crate::security::caller;
-use crate::wire::client::{ADMIN, CONSENSUS};
+use crate::wire::client::{ADMIN, CONSENSUS, GENERIC};
 use sim_plan::ClientOp;
-
-pub(super) const GENERIC: &str = "kudu.server.GenericService";
 
 /// Makes one call to a server, on its own connection.
 pub(super) async fn call<Q, R>(

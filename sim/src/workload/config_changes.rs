@@ -15,12 +15,12 @@ use nyala_proto::kudu::consensus::{
 use nyala_proto::kudu::server::{GetStatusRequestPb, GetStatusResponsePb};
 use nyala_proto::kudu::{AppStatusPb, HostPortPb};
 
-use super::admin::{GENERIC, call, refused};
+use super::admin::{call, refused};
 use super::client_actor::ClientActor;
 use super::{TSERVER_PORT, Workload};
 use crate::history::{ClientRequest, TableNo};
 use crate::oracle::config_cas::{self, NO_CONFIG};
-use crate::wire::client::CONSENSUS;
+use crate::wire::client::{CONSENSUS, GENERIC};
 use sim_plan::client_ops::ChangeTarget;
 
 impl ClientActor {

@@ -13,6 +13,7 @@ use nyala_proto::kudu::consensus::{LeaderStepDownRequestPb, LeaderStepDownRespon
 use nyala_proto::kudu::tserver::{WriteRequestPb, WriteResponsePb};
 
 use super::ServingTrial;
+use super::limits::LOGICAL_BITS;
 use crate::trials::fleet::OneCall;
 use crate::wire::client::{CONSENSUS, CallFailure, PAUSE, TSERVER};
 
@@ -21,9 +22,6 @@ const AGAIN_MILLIS: u64 = 600;
 
 /// Times that a request is sent to a voter which is to lead.
 const TRIES: usize = 12;
-
-/// Logical bits of a timestamp, below its microseconds.
-const LOGICAL_BITS: u32 = 12;
 
 /// A reply, and the true time at which it arrived.
 type Timed = (Result<WriteResponsePb, CallFailure>, u64);

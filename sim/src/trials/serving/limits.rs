@@ -1,4 +1,4 @@
-//! Settings of servers that checks depend on.
+//! Settings of servers and the layout of timestamps that checks depend on.
 
 use std::time::Duration;
 
@@ -9,3 +9,5 @@ pub(super) const PENDING_BYTES: usize = 64;
 /// Time to live of unused scanners, and the interval of searches for expired ones.
 pub(super) const SCANNER_TTL: Duration = Duration::from_secs(1);
 pub(super) const SCANNER_CHECK: Duration = Duration::from_millis(200);
+/// Logical bits of a timestamp, below its microseconds.
+pub(super) const LOGICAL_BITS: u32 = 12;

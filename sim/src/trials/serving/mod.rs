@@ -6,12 +6,14 @@
 //!   operator ── CreateTablet, DeleteTablet, AlterSchema, Write, LeaderStepDown ──────────►│ disks fail, clocks err
 //!       │ replicas go where space is, writes are refused where none is, leadership leaves a server that runs short,
 //!       │ a transfer goes to the voter that it names, a commit wait ends after its timestamp, also for a request that
-//!       └ is repeated at a new leader, and a session of a copy and a scanner live as long as they are used
+//!       │ is repeated at a new leader, and a session of a copy and a scanner live as long as they are used
+//!       └ readings of a clock are above earlier timestamps and below later ones
 //! ```
 //!
 //! *Not here:* rows, changes of members and copies, which other trials are for, and the invariants of replication: the
 //! operator deletes majorities of replicas.
 
+mod clock_reads;
 mod commit_wait;
 mod copy_sessions;
 mod directories;

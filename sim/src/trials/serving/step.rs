@@ -40,6 +40,8 @@ pub(super) enum Step {
     Condition,
     /// A master restarts and forgets.
     Forget,
+    /// The clock of a leader is read between two writes.
+    Clock,
 }
 
 pub(super) fn draw(random: &mut RandomStream) -> Step {
@@ -65,6 +67,7 @@ pub(super) fn draw(random: &mut RandomStream) -> Step {
         (Step::Elect, 5),
         (Step::Condition, 10),
         (Step::Forget, 3),
+        (Step::Clock, 3),
     ])
 }
 
@@ -96,6 +99,7 @@ impl ServingTrial {
             Step::Restart => self.fleet.restart(server),
             Step::Isolate => self.fleet.cut_links(server, None),
             Step::Repair => self.fleet.repair_links(),
+            Step::Clock => self.read_clock(),
             Step::Elect | Step::Condition | Step::Forget => self.change_masters(step),
         }
     }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::trials::reached::{self, Situation};
 
-const SITUATIONS: [Situation; 10] = [
+const SITUATIONS: [Situation; 11] = [
     ("creations fail", &["creation of", "Input/output error"]),
     ("creations are refused", &["creation of", "too little space"]),
     ("writes are refused", &["rows of", "too little space"]),
@@ -14,6 +14,7 @@ const SITUATIONS: [Situation; 10] = [
     ("servers that lead again run short again", &["runs short once more"]),
     ("leadership stays", &["deaf true: Ok(None)"]),
     ("replies wait", &["second reply: Ok", "ahead Some"]),
+    ("a clock is read between two writes", &["clock of", " 5 timestamps"]),
 ];
 
 #[test]
