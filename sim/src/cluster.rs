@@ -159,7 +159,12 @@ pub(crate) fn master_with(
 /// Returns the program of a tablet server with these settings.
 pub(crate) fn tablet_server(config: TserverConfig, host: Host, running: &RunningServers) -> HostProgram {
     let running = running.clone();
-    Arc::new(move |env| Box::pin(serve_tablets(env, config.clone(), host, running.clone())))
+    Arc::new(move |env| {
+        // Flags that were changed at run time end with the process.
+        let flags = Arc::new(config.flags.fork());
+        let config = TserverConfig { flags, ..config.clone() };
+        Box::pin(serve_tablets(env, config, host, running.clone()))
+    })
 }
 
 /// Returns the settings of a plan's tablet server.

@@ -76,6 +76,8 @@ pub(super) struct Fleet {
     pub observer: RunObserver,
     pub ids: Vec<Uuid>,
     pub up: Vec<bool>,
+    /// Number of times that each server was started again: what only its process knew is gone since.
+    pub restarts: Vec<u64>,
     pub found: Option<String>,
     pub steps: Vec<String>,
     rules: Vec<LinkRuleId>,
@@ -116,12 +118,14 @@ impl Fleet {
         let world = KeyedWorld::new(seed, plan.network.clone(), DiskCost::default(), log);
         let observer = RunObserver::new(&plan, None);
         let up = vec![true; usize::from(plan.cluster.tservers)];
+        let restarts = vec![0; up.len()];
         Fleet {
             world,
             plan,
             observer,
             ids: Vec::new(),
             up,
+            restarts,
             found: None,
             steps: Vec::new(),
             rules: Vec::new(),
@@ -212,6 +216,7 @@ impl Fleet {
     pub(super) fn restart(&mut self, server: usize) {
         if !std::mem::replace(&mut self.up[server], true) {
             self.world.restart(&host(server).name());
+            self.restarts[server] += 1;
             self.pass(START);
         }
     }

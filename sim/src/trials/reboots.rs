@@ -19,6 +19,7 @@ impl Fleet {
         (self.may_end, self.ended) = (true, None);
         self.world.boot(&host(server).name(), program);
         self.up[server] = true;
+        self.restarts[server] += 1;
         self.pass(START);
         self.may_end = false;
         self.ended.take()

@@ -7,7 +7,8 @@
 //!       │ replicas go where space is, writes are refused where none is, leadership leaves a server that runs short,
 //!       │ a transfer goes to the voter that it names, a commit wait ends after its timestamp, also for a request that
 //!       │ is repeated at a new leader, and a session of a copy and a scanner live as long as they are used
-//!       └ readings of a clock are above earlier timestamps and below later ones
+//!       │ readings of a clock are above earlier timestamps and below later ones
+//!       └ flags that the operator sets have effect, are shown, and end with the process
 //! ```
 //!
 //! *Not here:* rows, changes of members and copies, which other trials are for, and the invariants of replication: the
@@ -17,6 +18,8 @@ mod clock_reads;
 mod commit_wait;
 mod copy_sessions;
 mod directories;
+mod flag_values;
+mod flags;
 mod known_server;
 mod limits;
 mod masters;
@@ -41,6 +44,7 @@ use node::tserver::TserverConfig;
 use sim_plan::tables::ModelTable;
 use sim_plan::{Host, Plan, RandomStream};
 
+use self::flag_values::FlagValues;
 use self::limits::{COPY_IDLE, PENDING_BYTES, SCANNER_CHECK, SCANNER_TTL};
 use self::masters::{MASTERS, Masters};
 use self::server_space::{DATA, Directories, RESERVES};
@@ -69,6 +73,7 @@ struct ServingTrial {
     fleet: Fleet,
     masters: Arc<Mutex<Masters>>,
     directories: Vec<Directories>,
+    flags: Vec<FlagValues>,
     table: ModelTable,
     schema: Schema,
     tablets: Vec<TabletCase>,
@@ -122,6 +127,7 @@ impl ServingTrial {
             fleet: Fleet::create(seed, plan_of(seed)),
             masters: Arc::new(Mutex::new(Masters::new(seed))),
             directories: vec![Directories::default(); SERVERS],
+            flags: vec![FlagValues::default(); SERVERS],
             table,
             schema,
             tablets: Vec::new(),

@@ -3,11 +3,10 @@
 use std::time::Duration;
 
 use bytes::Bytes;
-use nyala_proto::kudu::server::set_flag_response_pb::Code;
-use nyala_proto::kudu::server::{SetFlagRequestPb, SetFlagResponsePb};
 use nyala_proto::kudu::tserver::{NewScanRequestPb, ScanRequestPb, ScanResponsePb};
 
 use super::ServingTrial;
+use super::flag_values::BATCH_DELAY;
 use super::limits::SCANNER_TTL;
 use super::tablet_case::TabletCase;
 use crate::wire::client::{CallFailure, TSERVER, text_of};
@@ -57,13 +56,8 @@ impl ServingTrial {
 
     /// Opens a scan; `None` if it failed or has no more than one batch.
     fn open_scan(&mut self, server: usize, case: &TabletCase) -> Option<OpenScan> {
-        let new = NewScanRequestPb {
-            tablet_id: Bytes::from(case.id.to_string()),
-            projected_columns: schema::columns(&self.table.columns, self.table.key_columns().len()).columns,
-            ..Default::default()
-        };
         let request = ScanRequestPb {
-            new_scan_request: Some(new),
+            new_scan_request: Some(self.new_scan(case)),
             call_seq_id: Some(0),
             batch_size_bytes: Some(1),
             ..Default::default()
@@ -72,6 +66,15 @@ impl ServingTrial {
         let reply: Result<ScanResponsePb, _> = self.fleet.call(server, (TSERVER, "Scan"), request);
         let reply = reply.ok().filter(|reply| reply.error.is_none() && reply.has_more_results())?;
         Some(OpenScan { server, id: reply.scanner_id?, next: 1, used })
+    }
+
+    /// Returns a scan of all rows of a tablet.
+    pub(super) fn new_scan(&self, case: &TabletCase) -> NewScanRequestPb {
+        NewScanRequestPb {
+            tablet_id: Bytes::from(case.id.to_string()),
+            projected_columns: schema::columns(&self.table.columns, self.table.key_columns().len()).columns,
+            ..Default::default()
+        }
     }
 
     /// Reads batches. Returns the scan if it has more.
@@ -128,18 +131,9 @@ impl ServingTrial {
         }
     }
 
-    /// Returns true if the server has taken the setting.
+    /// Returns true if the server has taken the delay, and no earlier request can change it again.
     fn set_batch_delay(&mut self, server: usize, delay: Duration) -> bool {
-        let request = SetFlagRequestPb {
-            flag: "scanner_inject_latency_on_each_batch_ms".to_string(),
-            value: delay.as_millis().to_string(),
-            force: Some(true),
-            run_consistency_check: None,
-        };
-        let set: Result<SetFlagResponsePb, _> =
-            self.fleet.call(server, ("kudu.server.GenericService", "SetFlag"), request);
-        let is_set = set.is_ok_and(|set| set.result() == Code::Success);
-        self.fleet.note(format!("batches of {server} take {delay:?}: {is_set}"));
-        is_set
+        let millis = delay.as_millis() as u64;
+        self.set_flag(server, BATCH_DELAY, millis) && self.flag_value(server, BATCH_DELAY) == Some(millis)
     }
 }

@@ -42,6 +42,8 @@ pub(super) enum Step {
     Forget,
     /// The clock of a leader is read between two writes.
     Clock,
+    /// Flags of a server are set.
+    Flags,
 }
 
 pub(super) fn draw(random: &mut RandomStream) -> Step {
@@ -68,6 +70,7 @@ pub(super) fn draw(random: &mut RandomStream) -> Step {
         (Step::Condition, 10),
         (Step::Forget, 3),
         (Step::Clock, 3),
+        (Step::Flags, 3),
     ])
 }
 
@@ -100,6 +103,7 @@ impl ServingTrial {
             Step::Isolate => self.fleet.cut_links(server, None),
             Step::Repair => self.fleet.repair_links(),
             Step::Clock => self.read_clock(),
+            Step::Flags => self.change_flags(server),
             Step::Elect | Step::Condition | Step::Forget => self.change_masters(step),
         }
     }

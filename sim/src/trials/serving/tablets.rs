@@ -177,9 +177,14 @@ impl ServingTrial {
         self.fleet.note(format!("alteration of {at} at {leader}: {refused:?}"));
     }
 
-    /// Writes some rows, which a leader refuses exactly if its directories have too little space.
+    /// Writes some rows of a tablet.
     pub(super) fn write(&mut self) {
         let Some((at, leader)) = self.led_tablet() else { return };
+        self.write_to(at, leader);
+    }
+
+    /// Writes some rows, which a leader refuses exactly if its directories have too little space.
+    pub(super) fn write_to(&mut self, at: usize, leader: usize) {
         let case = self.tablets[at].clone();
         let Some(entry) = self.fleet.entry(leader, case.id) else { return };
         let full = self.directories[leader].refuse_writes(&entry.data_dir.path);

@@ -3,7 +3,7 @@
 use super::*;
 use crate::trials::reached::{self, Situation};
 
-const SITUATIONS: [Situation; 11] = [
+const SITUATIONS: [Situation; 15] = [
     ("creations fail", &["creation of", "Input/output error"]),
     ("creations are refused", &["creation of", "too little space"]),
     ("writes are refused", &["rows of", "too little space"]),
@@ -15,6 +15,10 @@ const SITUATIONS: [Situation; 11] = [
     ("leadership stays", &["deaf true: Ok(None)"]),
     ("replies wait", &["second reply: Ok", "ahead Some"]),
     ("a clock is read between two writes", &["clock of", " 5 timestamps"]),
+    ("a flag is shown as changed", &["scanner_inject_latency_on_each_batch_ms of", "is shown, value 25"]),
+    ("a flag is at its default", &["scanner_inject_latency_on_each_batch_ms of", "is shown, value 0"]),
+    ("a flag is refused", &["scanner_ttl_ms of", "is refused"]),
+    ("a batch is limited", &["limited batch", "has more: true"]),
 ];
 
 #[test]
