@@ -1,9 +1,10 @@
-//! Scanners of slow scans: one lives however long its batches take, and for its time to live between them.
+//! Scanners of slow scans: one lives however long its batches take, and for its time to live between them. Each reply
+//! states how long its batch took.
 
 use std::time::Duration;
 
 use bytes::Bytes;
-use nyala_proto::kudu::tserver::{NewScanRequestPb, ScanRequestPb, ScanResponsePb};
+use nyala_proto::kudu::tserver::{NewScanRequestPb, ResourceMetricsPb, ScanRequestPb, ScanResponsePb};
 
 use super::ServingTrial;
 use super::flag_values::BATCH_DELAY;
@@ -62,9 +63,14 @@ impl ServingTrial {
             batch_size_bytes: Some(1),
             ..Default::default()
         };
-        let used = self.fleet.world.now() + BATCH;
+        let asked = self.fleet.world.now();
+        let used = asked + BATCH;
         let reply: Result<ScanResponsePb, _> = self.fleet.call(server, (TSERVER, "Scan"), request);
-        let reply = reply.ok().filter(|reply| reply.error.is_none() && reply.has_more_results())?;
+        let reply = reply.ok().filter(|reply| reply.error.is_none())?;
+        self.check_cost(server, reply.resource_metrics, asked);
+        if !reply.has_more_results() {
+            return None;
+        }
         Some(OpenScan { server, id: reply.scanner_id?, next: 1, used })
     }
 
@@ -121,13 +127,28 @@ impl ServingTrial {
             ..Default::default()
         };
         scan.next += 1;
+        let asked = self.fleet.world.now();
         let reply: ScanResponsePb = self.fleet.call(scan.server, (TSERVER, "Scan"), request)?;
         match &reply.error {
             Some(error) => {
                 let (code, status, message) = (error.code, error.status.code, text_of(&error.status));
                 Err(CallFailure::Refused { code, status, message })
             }
-            None => Ok(reply.has_more_results()),
+            None => {
+                self.check_cost(scan.server, reply.resource_metrics, asked);
+                Ok(reply.has_more_results())
+            }
+        }
+    }
+
+    /// Compares the cost that a server states for a batch with the delay of its batches, if that is known, and with the
+    /// time since it was asked for. Clocks of machines err in wall time only.
+    fn check_cost(&mut self, server: usize, cost: Option<ResourceMetricsPb>, asked: Duration) {
+        let Some(delay) = self.flag_value(server, BATCH_DELAY) else { return };
+        let took = self.fleet.world.now() - asked;
+        if !is_cost_right(cost.unwrap_or_default(), Duration::from_millis(delay), took) {
+            let what = format!("a batch that was delayed by {delay} ms, within {took:?}, states {cost:?}");
+            self.fleet.report(what);
         }
     }
 
@@ -135,5 +156,33 @@ impl ServingTrial {
     fn set_batch_delay(&mut self, server: usize, delay: Duration) -> bool {
         let millis = delay.as_millis() as u64;
         self.set_flag(server, BATCH_DELAY, millis) && self.flag_value(server, BATCH_DELAY) == Some(millis)
+    }
+}
+
+/// Returns true if a call of this cost may have had a batch with this delay, and may have taken this time.
+fn is_cost_right(cost: ResourceMetricsPb, delay: Duration, took: Duration) -> bool {
+    let nanos = |nanos: i64| u64::try_from(nanos).ok().map(Duration::from_nanos);
+    let times = nanos(cost.queue_duration_nanos()).zip(nanos(cost.total_duration_nanos()));
+    times.is_some_and(|(queued, total)| total >= delay && queued + total <= took)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cost_without_the_delay_or_beyond_the_call_is_found() {
+        let (delay, took) = (Duration::from_millis(1_300), Duration::from_millis(1_310));
+        let is_right = |queued: i64, total: i64| {
+            let (queue_duration_nanos, total_duration_nanos) = (Some(queued), Some(total));
+            let cost = ResourceMetricsPb { queue_duration_nanos, total_duration_nanos, ..Default::default() };
+            is_cost_right(cost, delay, took)
+        };
+        assert!(is_right(0, 1_300_000_000) && is_right(4_000_000, 1_305_000_000));
+        assert!(!is_right(0, 1_299_999_999), "without the delay, or a part of it");
+        assert!(!is_right(0, 1_300_000), "microseconds");
+        assert!(!is_right(0, 1_311_000_000) && !is_right(10_000_000, 1_305_000_000));
+        assert!(!is_right(-1, 1_300_000_000));
+        assert!(!is_cost_right(ResourceMetricsPb::default(), delay, took));
     }
 }
