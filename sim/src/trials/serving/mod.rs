@@ -8,7 +8,8 @@
 //!       │ a transfer goes to the voter that it names, a commit wait ends after its timestamp, also for a request that
 //!       │ is repeated at a new leader, and a session of a copy and a scanner live as long as they are used
 //!       │ readings of a clock are above earlier timestamps and below later ones
-//!       └ flags that the operator sets have effect, are shown, and end with the process
+//!       │ flags that the operator sets have effect, are shown, and end with the process
+//!       └ orders that are late, old or for another server are refused, each with its code
 //! ```
 //!
 //! *Not here:* rows, changes of members and copies, which other trials are for, and the invariants of replication: the
@@ -23,6 +24,7 @@ mod flags;
 mod known_server;
 mod limits;
 mod masters;
+mod order_codes;
 mod quiet;
 mod reports;
 mod server_space;

@@ -44,6 +44,8 @@ pub(super) enum Step {
     Clock,
     /// Flags of a server are set.
     Flags,
+    /// Orders that a server must refuse, or has carried out before.
+    KnownOrders,
 }
 
 pub(super) fn draw(random: &mut RandomStream) -> Step {
@@ -71,6 +73,7 @@ pub(super) fn draw(random: &mut RandomStream) -> Step {
         (Step::Forget, 3),
         (Step::Clock, 3),
         (Step::Flags, 3),
+        (Step::KnownOrders, 3),
     ])
 }
 
@@ -104,6 +107,7 @@ impl ServingTrial {
             Step::Repair => self.fleet.repair_links(),
             Step::Clock => self.read_clock(),
             Step::Flags => self.change_flags(server),
+            Step::KnownOrders => self.give_known_orders(server),
             Step::Elect | Step::Condition | Step::Forget => self.change_masters(step),
         }
     }

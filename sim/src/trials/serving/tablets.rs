@@ -99,7 +99,7 @@ impl ServingTrial {
         }
     }
 
-    fn creation(&self, case: &TabletCase, server: usize) -> CreateTabletRequestPb {
+    pub(super) fn creation(&self, case: &TabletCase, server: usize) -> CreateTabletRequestPb {
         let peers = case.members.iter().map(|server| self.fleet.peer(*server, MemberType::Voter)).collect();
         requests::create_tablet(self.fleet.ids[server], (case.id, case.id), &self.schema, peers)
     }

@@ -3,7 +3,7 @@
 use super::*;
 use crate::trials::reached::{self, Situation};
 
-const SITUATIONS: [Situation; 15] = [
+const SITUATIONS: [Situation; 19] = [
     ("creations fail", &["creation of", "Input/output error"]),
     ("creations are refused", &["creation of", "too little space"]),
     ("writes are refused", &["rows of", "too little space"]),
@@ -19,6 +19,10 @@ const SITUATIONS: [Situation; 15] = [
     ("a flag is at its default", &["scanner_inject_latency_on_each_batch_ms of", "is shown, value 0"]),
     ("a flag is refused", &["scanner_ttl_ms of", "is refused"]),
     ("a batch is limited", &["limited batch", "has more: true"]),
+    ("a replica is created again", &["Create of", ", true: Ok(Some"]),
+    ("a deletion is stale", &["DeleteStale of", ", true: Ok(Some"]),
+    ("an alteration is old", &["AlterBack of", ", true: Ok(Some"]),
+    ("an alteration is repeated", &["AlterAgain of", ", true: Ok(None)"]),
 ];
 
 #[test]
