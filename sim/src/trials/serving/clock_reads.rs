@@ -36,6 +36,8 @@ impl ServingTrial {
         let answered = self.fleet.world.true_micros();
         let last = self.rows(&case);
         let last = self.write_stamp(leader, last);
+        self.record_timestamps(at, first.into_iter());
+        self.record_timestamps(at, last.into_iter());
         let stamps = [first.map(|_| ahead), first, one, two, last];
         let stamps: Vec<u64> = stamps.into_iter().flatten().collect();
         self.fleet.note(format!("clock of {leader}, {} timestamps: {stamps:?}", stamps.len()));

@@ -53,6 +53,8 @@ impl ServingTrial {
             join(first, send_again(env, transfer, second, request_id(number, 2), delay))
         });
         let Some((first, second)) = replies else { return };
+        let both = [&first.0, &second.0].into_iter().flatten();
+        self.record_timestamps(at, both.filter_map(|reply| reply.timestamp));
         for (which, (reply, at)) in [("first", first), ("second", second)] {
             self.check_wait(which, reply, at);
         }

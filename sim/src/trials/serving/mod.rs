@@ -7,7 +7,7 @@
 //!       │ replicas go where space is, writes are refused where none is, leadership leaves a server that runs short,
 //!       │ a transfer goes to the voter that it names, a commit wait ends after its timestamp, also for a request that
 //!       │ is repeated at a new leader, and a session of a copy and a scanner live as long as they are used
-//!       │ readings of a clock are above earlier timestamps and below later ones
+//!       │ timestamps of a tablet only rise, and readings of a clock are above earlier timestamps and below later ones
 //!       │ flags that the operator sets have effect, are shown, and end with the process
 //!       └ orders that are late, old or for another server are refused, each with its code
 //! ```

@@ -46,7 +46,7 @@ impl ServingTrial {
         };
         let id = tablet_of(self.next);
         self.next += 1;
-        self.tablets.push(TabletCase { id, members: members.clone(), version: 0, is_dropped: false });
+        self.tablets.push(TabletCase::new(id, members.clone()));
         let at = self.tablets.len() - 1;
         for server in members {
             self.create_replica(at, server);
@@ -173,6 +173,7 @@ impl ServingTrial {
         };
         let reply: Result<AlterSchemaResponsePb, _> =
             self.fleet.call(leader, (ADMIN, "AlterSchema"), request);
+        self.record_timestamps(at, reply.iter().filter_map(|reply| reply.timestamp));
         let refused = reply.map(|reply| reply.error.map(|error| text_of(&error.status)));
         self.fleet.note(format!("alteration of {at} at {leader}: {refused:?}"));
     }
@@ -190,6 +191,7 @@ impl ServingTrial {
         let full = self.directories[leader].refuse_writes(&entry.data_dir.path);
         let request = self.rows(&case);
         let reply: Result<WriteResponsePb, _> = self.fleet.call(leader, (TSERVER, "Write"), request);
+        self.record_timestamps(at, reply.iter().filter_map(|reply| reply.timestamp));
         let refused = reply.map(|reply| reply.error.map(|error| text_of(&error.status)));
         self.fleet.note(format!("rows of {at} at {leader}: {refused:?}"));
         let written = matches!(refused, Ok(None));
@@ -214,11 +216,24 @@ impl ServingTrial {
             call(other),
             |_| {},
         );
+        let both = replies.iter().flat_map(|(one, other)| [one, other]).flatten();
+        self.record_timestamps(at, both.filter_map(|reply| reply.timestamp));
         let shown = |reply: Result<WriteResponsePb, CallFailure>| {
             reply.map(|reply| reply.error.map(|error| text_of(&error.status)))
         };
         let refused = replies.map(|(one, other)| (shown(one), shown(other)));
         self.fleet.note(format!("two writes of {at} at {leader}: {refused:?}"));
+    }
+
+    /// Compares the timestamps of operations on a tablet with those of earlier replies, after which they began. A
+    /// tablet that is not dropped keeps what it has replied to.
+    pub(super) fn record_timestamps(&mut self, at: usize, timestamps: impl Iterator<Item = u64>) {
+        let timestamps: Vec<u64> = timestamps.collect();
+        let newest = self.tablets[at].newest;
+        if let Some(old) = self.tablets[at].record(&timestamps) {
+            let what = format!("an operation on tablet {at} is at {old}, and one before it at {newest}");
+            self.fleet.report(what);
+        }
     }
 
     /// Returns a write of drawn rows.
