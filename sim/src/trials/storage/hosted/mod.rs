@@ -21,6 +21,7 @@ mod repeated_writes;
 mod step;
 mod unread_pages;
 mod view;
+mod write_counts;
 mod writes;
 
 use std::time::Duration;

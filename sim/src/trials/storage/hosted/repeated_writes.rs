@@ -36,19 +36,27 @@ impl HostedTrial {
     }
 }
 
-/// Returns true if two replies are those of one execution.
+/// Returns true if two replies are those of one execution. The counts of rows are in the log, too.
 fn is_same(first: &WriteResponsePb, again: &WriteResponsePb) -> bool {
-    (first.timestamp, &first.per_row_errors, &again.error) == (again.timestamp, &again.per_row_errors, &None)
+    (first.timestamp, &first.per_row_errors, first.resource_metrics, &again.error)
+        == (again.timestamp, &again.per_row_errors, again.resource_metrics, &None)
 }
 
 #[cfg(test)]
 mod tests {
+    use nyala_proto::kudu::tserver::ResourceMetricsPb;
+
     use super::*;
 
     #[test]
     fn a_reply_of_another_execution_is_another_one() {
-        let reply = |at| WriteResponsePb { timestamp: Some(at), ..Default::default() };
-        assert!(is_same(&reply(7), &reply(7)));
-        assert!(!is_same(&reply(7), &reply(8)));
+        let reply = |at, inserts| WriteResponsePb {
+            timestamp: Some(at),
+            resource_metrics: Some(ResourceMetricsPb { successful_inserts: inserts, ..Default::default() }),
+            ..Default::default()
+        };
+        assert!(is_same(&reply(7, Some(2)), &reply(7, Some(2))));
+        assert!(!is_same(&reply(7, Some(2)), &reply(8, Some(2))));
+        assert!(!is_same(&reply(7, Some(2)), &reply(7, None)), "the counts are lost");
     }
 }

@@ -3,6 +3,7 @@
 use nyala_common::rpc::RequestIdPb;
 use nyala_proto::kudu::tserver::{WriteRequestPb, WriteResponsePb};
 
+use super::write_counts::wrong_counts;
 use super::{HostedTrial, TABLET, view};
 use crate::model::{RowAnswer, RowWrite};
 use crate::trials::{draw, requests};
@@ -70,6 +71,9 @@ impl HostedTrial {
                 let row = &rows[row];
                 self.fleet.report(format!("{row} at {at} has the error {why:?} instead of {answers:?}"));
             }
+        }
+        if let Some(what) = wrong_counts(rows, &answers, reply) {
+            self.fleet.report(format!("in the reply to a write at {at} {what}"));
         }
     }
 }
