@@ -82,7 +82,7 @@ fn gauges(server: String, registry: &MetricRegistry) -> MasterGauges {
 }
 
 /// Returns the names and values of an entity's integers.
-fn integers(entity: &Entity) -> impl Iterator<Item = (&'static str, i64)> {
+pub(crate) fn integers(entity: &Entity) -> impl Iterator<Item = (&'static str, i64)> {
     entity.samples.iter().filter_map(|sample| match &sample.value {
         MetricValue::Integer(value) => Some((sample.def.name, *value)),
         _ => None,

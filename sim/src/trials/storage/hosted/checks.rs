@@ -23,7 +23,7 @@ impl HostedTrial {
         found.into_iter().for_each(|what| self.fleet.report(what));
     }
 
-    /// Reports what is still in memory, or needs the log, after some time without writes.
+    /// Reports what is still in memory, needs the log, or counts as running after some time without calls.
     pub(super) fn check_upkeep(&mut self) {
         self.fleet.pass(QUIET);
         let Some(replica) = self.fleet.replica(SERVER, TABLET) else {
@@ -31,5 +31,6 @@ impl HostedTrial {
         };
         let left = unflushed(replica.tablet());
         left.into_iter().for_each(|what| self.fleet.report(format!("after {QUIET:?} without writes {what}")));
+        self.check_idle_gauges();
     }
 }

@@ -19,6 +19,7 @@ mod checks;
 mod failing_jobs;
 mod repeated_writes;
 mod step;
+mod tablet_metrics;
 mod unread_pages;
 mod view;
 mod write_counts;

@@ -26,14 +26,19 @@ impl HostedTrial {
         draw::rows(&mut self.random, &self.view, &self.rows, count)
     }
 
-    /// Writes rows, and compares the reply with the model; returns it if they were executed.
+    /// Writes rows, and compares the reply with the model and with the counters of the server; returns it if they were
+    /// executed.
     pub(super) fn write_rows(&mut self, rows: &[RowWrite], id: &RequestIdPb) -> Option<WriteResponsePb> {
+        let before = self.metrics_before_write();
         let reply = self.write_until_answered(&self.write_request(rows), id)?;
         let refused = reply.error.as_ref().map(|error| text_of(&error.status));
         match (view::translated(&self.view, &self.table.shape, rows), refused) {
             (Some(rows), None) => {
                 self.fleet.note(format!("{} rows are written", rows.len()));
                 self.apply(&rows, &reply);
+                if let Some(before) = before {
+                    self.check_counters(&before, &reply);
+                }
                 return Some(reply);
             }
             (None, Some(_)) => self.fleet.note("a write of columns that the table does not take is refused"),
