@@ -9,7 +9,7 @@
 //!
 //! What a server makes of its replica is not in the engine: jobs that fail must be ended and made again, a
 //! page that cannot be read fails the replica, the reply to a request outlives a restart, and columns are
-//! bound to the schema of today.
+//! bound to the schema of today. At last a file rots, which the scrubber must find.
 //!
 //! *Not here:* members, masters and other servers, which hosting and serving trials have.
 
@@ -18,6 +18,7 @@ mod calls;
 mod checks;
 mod failing_jobs;
 mod repeated_writes;
+mod scrubbing;
 mod step;
 mod tablet_metrics;
 mod unread_pages;
@@ -130,6 +131,10 @@ impl HostedTrial {
         self.check_upkeep();
         self.check();
         self.fleet.report_violations();
+        // Order: last, as the replica may fail by the rot.
+        if self.fleet.found.is_none() {
+            self.check_scrubber();
+        }
     }
 }
 

@@ -1,10 +1,11 @@
 //! Hosted trials find nothing in a sound server, reach what they are for, and report a model that differs.
 
+use super::scrubbing::TabletFileKind;
 use super::*;
 use crate::trials::reached::{self, Situation};
 use crate::world::World;
 
-const SITUATIONS: [Situation; 9] = [
+const SITUATIONS: [Situation; 16] = [
     ("a request again at the same process", &["the same request after nothing"]),
     ("a request again after a kill", &["the same request after kill"]),
     ("a request again after a power cut", &["the same request after power cut"]),
@@ -14,6 +15,13 @@ const SITUATIONS: [Situation; 9] = [
     ("columns that the table does not take any more", &["does not take is refused"]),
     ("a scan", &["rows are read"]),
     ("an alteration", &["is in force"]),
+    ("a kill within a pass of the scrubber", &["within a pass: true"]),
+    ("a replica that does not open after rot", &["rot of", "the replica has failed"]),
+    ("rot that the scrubber finds", &["rot of", "the scrubber's check names it"]),
+    ("rot of a superblock", &["rot of tablet-meta/", ": the "]),
+    ("rot of consensus metadata", &["rot of consensus-meta/", ": the "]),
+    ("rot of rows", &["rot of data/", ": the "]),
+    ("rot of a log", &["rot of wals/", ": the "]),
 ];
 
 fn created(seed: u64) -> HostedTrial {
@@ -50,6 +58,15 @@ fn rows_that_only_the_server_has_are_reported() {
     trial.rows = TrialRows::default();
     trial.check();
     assert!(trial.fleet.found.is_some());
+}
+
+/// The server has no scrubber, and its replica does not read the file again.
+#[test]
+fn rot_that_nothing_finds_is_reported() {
+    let mut trial = written(3);
+    let rotten = trial.damage(TabletFileKind::ConsensusMeta).expect("each tablet has the file");
+    trial.check_rot(&rotten);
+    assert!(trial.fleet.found.is_some_and(|what| what.contains("is not found")));
 }
 
 /// Nothing maintains the replica of a server whose process is suspended.
