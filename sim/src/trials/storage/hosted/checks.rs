@@ -23,7 +23,8 @@ impl HostedTrial {
         found.into_iter().for_each(|what| self.fleet.report(what));
     }
 
-    /// Reports what is still in memory, needs the log, or counts as running after some time without calls.
+    /// Reports what is still in memory, needs the log, or counts as running after some time without calls, and wrong
+    /// sizes.
     pub(super) fn check_upkeep(&mut self) {
         self.fleet.pass(QUIET);
         let Some(replica) = self.fleet.replica(SERVER, TABLET) else {
@@ -32,5 +33,6 @@ impl HostedTrial {
         let left = unflushed(replica.tablet());
         left.into_iter().for_each(|what| self.fleet.report(format!("after {QUIET:?} without writes {what}")));
         self.check_idle_gauges();
+        self.check_sizes();
     }
 }

@@ -21,6 +21,7 @@ mod repeated_writes;
 mod scrubbing;
 mod step;
 mod tablet_metrics;
+mod tablet_sizes;
 mod unread_pages;
 mod view;
 mod write_counts;

@@ -28,20 +28,20 @@ const LOOK: Duration = Duration::from_millis(470);
 const RUNNING: [&str; 2] = ["_running", "_inflight"];
 
 /// Values of integer metrics by name.
-type MetricValues = BTreeMap<&'static str, i64>;
+pub(super) type MetricValues = BTreeMap<&'static str, i64>;
 
 /// The metrics of an open tablet.
 pub(super) struct TabletMetrics {
     /// The tablet as this process has opened it.
     tablet: Arc<Tablet>,
-    values: MetricValues,
+    pub(super) values: MetricValues,
     /// Scanners of the server, all of which are of this tablet.
     scanners: i64,
 }
 
 impl HostedTrial {
     /// Returns the metrics of the tablet, if its replica runs.
-    fn tablet_metrics(&self) -> Option<TabletMetrics> {
+    pub(super) fn tablet_metrics(&self) -> Option<TabletMetrics> {
         let tablet = self.fleet.replica(SERVER, TABLET)?.tablet().clone();
         let (all, id) = (self.fleet.running(SERVER)?.common.metrics.snapshot(), TABLET.to_string());
         let values = integers(all.others.iter().find(|entity| entity.id == id)?).collect();
