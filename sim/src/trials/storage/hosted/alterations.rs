@@ -1,7 +1,8 @@
 //! Alterations of the table's columns, of which the client does not know. Many put another column of the same
-//! name and type in the place of one.
+//! name and type in the place of one, and some change settings.
 
 use nyala_common::wire::schema::{id_bytes, schema_to_pb};
+use nyala_proto::kudu::TableExtraConfigPb;
 use nyala_proto::kudu::tserver::{AlterSchemaRequestPb, AlterSchemaResponsePb};
 use sim_plan::tables::{ColumnSpec, ModelTable};
 
@@ -25,10 +26,12 @@ impl HostedTrial {
         };
         let Some(altered) = altered else { return };
         let table = TrialTable::of(altered).expect("an altered table has a schema");
+        let settings = self.settings.draw();
         self.version += 1;
-        if self.alter_until_done(&table) {
-            self.fleet.note(format!("version {} is in force", self.version));
+        if self.alter_until_done(&table, settings) {
+            self.fleet.note(format!("version {} is in force, with {settings:?}", self.version));
             self.table = table;
+            settings.into_iter().for_each(|sent| self.settings.set(sent));
         }
     }
 
@@ -50,12 +53,13 @@ impl HostedTrial {
         Some(table)
     }
 
-    fn alter_until_done(&mut self, table: &TrialTable) -> bool {
+    fn alter_until_done(&mut self, table: &TrialTable, settings: Option<TableExtraConfigPb>) -> bool {
         let request = AlterSchemaRequestPb {
             dest_uuid: Some(id_bytes(&self.fleet.ids[SERVER])),
             tablet_id: tablet_id(),
             schema: schema_to_pb(&table.schema),
             schema_version: self.version,
+            new_extra_config: settings,
             ..Default::default()
         };
         for _ in 0..ATTEMPTS {

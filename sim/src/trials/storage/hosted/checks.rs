@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::maintenance_settings::COMPACTIONS;
 use super::{HostedTrial, SERVER, TABLET};
 use crate::trials::storage::upkeep::unflushed;
 
@@ -12,7 +13,7 @@ const SCANS: u64 = 3;
 const QUIET: Duration = Duration::from_secs(12);
 
 impl HostedTrial {
-    /// Compares the replica with the model, if it runs.
+    /// Compares the replica with the model and the table's settings, if it runs.
     pub(super) fn check(&mut self) {
         let Some(replica) = self.fleet.replica(SERVER, TABLET) else { return };
         let (tablet, last) = (replica.tablet(), self.last + 1);
@@ -20,6 +21,8 @@ impl HostedTrial {
         let span = (oldest, last);
         let found = self.table.check_all(&mut self.random, tablet, &self.rows, (span, SCANS));
         let found = found.unwrap_or_else(|error| Some(format!("a scan fails: {error}")));
+        let begun: u64 = COMPACTIONS.iter().map(|mark| self.fleet.observer.mark_count(mark)).sum();
+        let found = found.or_else(|| self.settings.fault(tablet, begun));
         found.into_iter().for_each(|what| self.fleet.report(what));
     }
 

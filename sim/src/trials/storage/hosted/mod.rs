@@ -17,6 +17,7 @@ mod alterations;
 mod calls;
 mod checks;
 mod failing_jobs;
+mod maintenance_settings;
 mod repeated_writes;
 mod scrubbing;
 mod step;
@@ -33,6 +34,7 @@ use engine::ids::{TabletId, Uuid};
 use sim_plan::tables::ModelTable;
 use sim_plan::{DataSpec, DeviceSpec, EngineLimits, Plan, RandomStream};
 
+use self::maintenance_settings::MaintenanceSettings;
 use crate::cluster;
 use crate::history::HybridStamp;
 use crate::oracle::Violation;
@@ -71,6 +73,7 @@ struct HostedTrial {
     /// The first unused number of a column.
     next_column: u8,
     version: u32,
+    settings: MaintenanceSettings,
     /// Number of the last request.
     sequence: i64,
     /// Timestamps of the first and the last write.
@@ -111,6 +114,7 @@ impl HostedTrial {
             table,
             rows: TrialRows::default(),
             version: 0,
+            settings: MaintenanceSettings::new(seed),
             sequence: 0,
             first: 0,
             last: 0,

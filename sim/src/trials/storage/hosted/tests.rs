@@ -5,7 +5,7 @@ use super::*;
 use crate::trials::reached::{self, Situation};
 use crate::world::World;
 
-const SITUATIONS: [Situation; 16] = [
+const SITUATIONS: [Situation; 17] = [
     ("a request again at the same process", &["the same request after nothing"]),
     ("a request again after a kill", &["the same request after kill"]),
     ("a request again after a power cut", &["the same request after power cut"]),
@@ -15,6 +15,7 @@ const SITUATIONS: [Situation; 16] = [
     ("columns that the table does not take any more", &["does not take is refused"]),
     ("a scan", &["rows are read"]),
     ("an alteration", &["is in force"]),
+    ("compactions that are disabled", &["is in force", "disable_compaction: Some(true)"]),
     ("a kill within a pass of the scrubber", &["within a pass: true"]),
     ("a replica that does not open after rot", &["rot of", "the replica has failed"]),
     ("rot that the scrubber finds", &["rot of", "the scrubber's check names it"]),
