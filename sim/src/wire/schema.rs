@@ -80,6 +80,23 @@ pub fn compression_number(word: CompressionWord) -> i32 {
     }
 }
 
+/// Returns the size of the pages of a column with this layout in bytes; 0 for the server's own. A change of the layout
+/// changes it, too.
+pub fn block_size(encoding: EncodingWord, compression: CompressionWord) -> i32 {
+    match (encoding_number(encoding) + compression_number(compression)) % 8 {
+        6 => 200,
+        7 => 5_000,
+        _ => 0,
+    }
+}
+
+/// Returns the comment of the column of this number, which changes with its write default: a removed default removes
+/// it. `None` for a column that never has one.
+pub fn comment(number: u8, has_default: bool) -> Option<String> {
+    let text = || if has_default { format!("column {number} has a default") } else { String::new() };
+    (number % 3 == 1).then(text)
+}
+
 /// Returns a column of a schema as data, with this number; `None` if its type is unknown.
 pub fn spec_of(pb: &ColumnSchemaPb, number: u8) -> Option<ColumnSpec> {
     let word = TypeWord::ALL.iter().find(|word| type_number(**word) == pb.r#type)?;
@@ -132,12 +149,14 @@ pub fn column(column: &ColumnSpec, key: bool) -> ColumnSchemaPb {
     }
 }
 
-/// Returns a column of a new table, or one that is added: with its default, layout and attributes.
+/// Returns a column of a new table, or one that is added: with its default, layout, attributes and comment.
 pub fn new_column(spec: &ColumnSpec, key: bool) -> ColumnSchemaPb {
     ColumnSchemaPb {
         read_default_value: default_bytes(spec, spec.read.as_ref()),
         encoding: Some(encoding_number(spec.encoding)),
         compression: Some(compression_number(spec.compression)),
+        cfile_block_size: Some(block_size(spec.encoding, spec.compression)),
+        comment: comment(spec.number, spec.write.is_some()),
         immutable: Some(spec.immutable),
         ..column(spec, key)
     }
@@ -170,6 +189,8 @@ pub fn differences(spec: &ColumnSpec, pb: &ColumnSchemaPb, key: bool) -> Vec<&'s
         ("write default", default_bytes(spec, spec.write.as_ref()) == pb.write_default_value),
         ("encoding", want.encoding() == pb.encoding()),
         ("compression", want.compression() == pb.compression()),
+        ("block size", want.cfile_block_size() == pb.cfile_block_size()),
+        ("comment", want.comment() == pb.comment()),
         ("auto-increment", want.is_auto_incrementing() == pb.is_auto_incrementing()),
         ("immutability", want.immutable() == pb.immutable()),
     ];
@@ -350,6 +371,20 @@ mod tests {
             columns: vec![column(0, "uint8"), column(1, "decimal32:2:0")],
             ranges: Vec::new(),
         }
+    }
+
+    #[test]
+    fn a_column_with_another_comment_or_block_size_differs() {
+        let rest = "nullable=true immutable=false read=i1 write=i1 encoding=rle compression=lz4";
+        let line = format!("column table=0 number=4 name=c kind=int8 {rest}");
+        let spec = ColumnSpec::parse_line(&line).expect("a column");
+        let write_default_value = default_bytes(&spec, spec.write.as_ref());
+        let told = ColumnSchemaPb { write_default_value, ..new_column(&spec, false) };
+        assert_eq!((told.comment(), told.cfile_block_size()), ("column 4 has a default", 5_000));
+        assert_eq!(differences(&spec, &told, false), Vec::<&str>::new());
+        let lost = ColumnSchemaPb { comment: None, cfile_block_size: Some(0), ..told };
+        assert_eq!(differences(&spec, &lost, false), ["block size", "comment"]);
+        assert_eq!(comment(4, false), Some(String::new()), "it is removed with the default");
     }
 
     fn before(bound: &[i128]) -> Option<Vec<i128>> {

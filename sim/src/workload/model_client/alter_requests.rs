@@ -71,14 +71,20 @@ fn column_step(step: &AlterStep) -> Step {
         }
         AlterStep::Default(column, value) => {
             let default_value = value.as_ref().and_then(|value| column.kind.cell(value)).map(Into::into);
-            let remove_default = value.is_none().then_some(true);
-            delta(&column.name, ColumnSchemaDeltaPb { default_value, remove_default, ..Default::default() })
+            let change = ColumnSchemaDeltaPb {
+                default_value,
+                remove_default: value.is_none().then_some(true),
+                new_comment: schema::comment(column.number, value.is_some()),
+                ..Default::default()
+            };
+            delta(&column.name, change)
         }
         AlterStep::Layout(name, encoding, compression) => delta(
             name,
             ColumnSchemaDeltaPb {
                 encoding: Some(schema::encoding_number(*encoding)),
                 compression: Some(schema::compression_number(*compression)),
+                block_size: Some(schema::block_size(*encoding, *compression)),
                 ..Default::default()
             },
         ),
