@@ -26,7 +26,7 @@ use sim_plan::{Host, SecuritySpec};
 /// First component of the servers' principals, and the user that they act as.
 pub(crate) const SERVICE: &str = "kudu";
 /// User of every client, who may do everything that an operator may.
-const OPERATOR: &str = "operator";
+pub(crate) const OPERATOR: &str = "operator";
 const REALM: &str = "R";
 /// Validity of certificates: longer than any run.
 const CERTIFICATES: Duration = Duration::from_secs(365 * 86_400);

@@ -13,7 +13,7 @@ use nyala_proto::kudu::{ColumnSchemaPb, DataType, PartitionSchemaPb, SchemaPb};
 
 use super::rights::{self, DATABASES, LETTERS, USERS, Wish};
 use super::script::{Answer, Script, by_id};
-use super::settings::{CALL, SETTLED, UNRESPONSIVE};
+use super::settings::{CALL, COLUMN, SETTLED, UNRESPONSIVE};
 use super::tables::{KnownTable, Requested};
 
 /// Owner of a table whose change of owner has no reply.
@@ -57,6 +57,7 @@ impl Script {
             replicas,
             tablets: buckets.max(1) as usize,
             owner: owner.unwrap_or(user).to_string(),
+            comment: Some(String::new()),
             sent,
         };
         self.state.lock().tables.requested.insert(name.clone(), requested);
@@ -118,15 +119,18 @@ impl Script {
         }
     }
 
-    /// Draws a table of which everything is known, with its only name.
-    pub(super) fn draw_table(&mut self) -> Option<(String, String, Requested)> {
+    /// Returns the ids of the tables of which everything is known, with their only names.
+    pub(super) fn sure_tables(&self) -> Vec<(String, String, Requested)> {
         let state = self.state.lock();
         let is_sure =
             |table: &&KnownTable| !table.ending && table.names.len() == 1 && table.of.owner != UNSURE;
         let known = state.tables.known.iter().filter(|(_, table)| is_sure(table));
-        let known: Vec<_> =
-            known.map(|(id, table)| (id.clone(), table.names[0].clone(), table.of.clone())).collect();
-        drop(state);
+        known.map(|(id, table)| (id.clone(), table.names[0].clone(), table.of.clone())).collect()
+    }
+
+    /// Draws one of these tables.
+    pub(super) fn draw_table(&mut self) -> Option<(String, String, Requested)> {
+        let known = self.sure_tables();
         let count = known.len() as u64;
         (count > 0).then(|| known[self.random.below(count) as usize].clone())
     }
@@ -188,7 +192,7 @@ impl Script {
         let request = AlterTableRequestPb {
             table: by_id(&id),
             new_table_owner: owner.map(str::to_string),
-            new_table_comment: comment,
+            new_table_comment: comment.clone(),
             ..Default::default()
         };
         let answer: Answer<AlterTableResponsePb> = self.ask(user, "AlterTable", &request).await;
@@ -196,13 +200,14 @@ impl Script {
         let allowed = self.allows(user, &name, &of.owner, &wish);
         let what = format!("change of {name} of {} by {user}, new owner {owner:?}", of.owner);
         let changed = self.check_change(&what, allowed, answer)?;
-        if let Some(table) = self.state.lock().tables.known.get_mut(&id)
-            && let Some(owner) = owner
+        if changed != Some(false)
+            && let Some(table) = self.state.lock().tables.known.get_mut(&id)
         {
-            match changed {
-                Some(true) => table.of.owner = owner.to_string(),
-                Some(false) => {}
-                None => table.of.owner = UNSURE.to_string(),
+            let is_known = changed.is_some();
+            match owner {
+                Some(owner) => table.of.owner = if is_known { owner } else { UNSURE }.to_string(),
+                // A change without a reply may come after this one.
+                None => table.of.comment = comment.filter(|_| is_known && table.of.comment.is_some()),
             }
         }
         Ok(())
@@ -234,12 +239,12 @@ impl Script {
 /// Returns a request for a table with a key of one column.
 fn request(name: &str, buckets: i32, replicas: usize, owner: Option<&str>) -> CreateTableRequestPb {
     let column = ColumnSchemaPb {
-        name: "k".to_string(),
+        name: COLUMN.to_string(),
         r#type: DataType::Int32 as i32,
         is_key: Some(true),
         ..Default::default()
     };
-    let key = ColumnIdentifierPb { identifier: Some(Identifier::Name("k".to_string())) };
+    let key = ColumnIdentifierPb { identifier: Some(Identifier::Name(COLUMN.to_string())) };
     let hash = HashBucketSchemaPb { columns: vec![key], num_buckets: buckets, ..Default::default() };
     let partitioning = PartitionSchemaPb {
         hash_schema: if buckets > 0 { vec![hash] } else { Vec::new() },

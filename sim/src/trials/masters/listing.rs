@@ -13,6 +13,7 @@ use nyala_proto::kudu::master::{
     IsCreateTableDoneResponsePb, ListTablesRequestPb, ListTablesResponsePb, ListTabletServersRequestPb,
     ListTabletServersResponsePb, TServerStatePb, TabletLocationsPb,
 };
+use prost::Message;
 
 use super::ddl::text;
 use super::known_master::KnownMaster;
@@ -20,6 +21,7 @@ use super::rights::Wish;
 use super::script::{Answer, Script, by_id};
 use super::settings::{LOCATIONS_TTL_MILLIS, TRUSTED};
 use crate::trials::fleet::address_pb;
+use crate::wire::client::MasterReply;
 
 /// Time after a disturbance in which a deposed master may not have noticed yet, and shows what was before.
 const STALE: Duration = Duration::from_millis(1_500);
@@ -40,6 +42,39 @@ impl Script {
         let (state, now) = (self.state.lock(), self.links.now());
         let recent = |master: &KnownMaster| master.cut_off || now < master.disturbed_until.after(STALE);
         state.masters.iter().any(recent)
+    }
+
+    /// Makes a request that only reads. The answer of a master that may show what was before counts as none.
+    pub(super) async fn ask_fresh<Q: Message, R: MasterReply>(
+        &mut self,
+        user: &str,
+        method: &str,
+        request: &Q,
+    ) -> Answer<R> {
+        let stale = self.may_be_stale();
+        let answer = self.ask(user, method, request).await;
+        if stale || self.may_be_stale() { Answer::Unknown } else { answer }
+    }
+
+    /// Checks that a user gets the reply to a request that only reads a table if the user may; returns the reply.
+    pub(super) fn check_read<R>(
+        &self,
+        what: &str,
+        allowed: bool,
+        answer: Answer<R>,
+    ) -> Result<Option<R>, String> {
+        match answer {
+            Answer::Done { .. } if !allowed => Err(format!("{what} is read without a right")),
+            Answer::Done { reply, .. } => Ok(Some(reply)),
+            Answer::Refused { error, .. } => match self.check_right(what, allowed, &error)? {
+                true => {
+                    self.note(format!("{what} is refused"));
+                    Ok(None)
+                }
+                false => Err(format!("{what}: {error:?}")),
+            },
+            Answer::NotNow | Answer::Unknown => Ok(None),
+        }
     }
 
     pub(super) async fn list_tables(&mut self) -> Result<(), String> {

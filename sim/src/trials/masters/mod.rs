@@ -7,14 +7,14 @@
 //!                                                        │ leaders that step down                 ▼
 //!                                heartbeats, reports ────┴── made-up servers with groups of tablets:
 //!                                                            late, down, new, with locations, in maintenance mode
-//!   what must hold: `prober`, `ddl`, `listing`, `orders`, `turns`, `beats`, `tokens`, `draining`, `quiet`
+//!   what must hold: `prober`, `ddl`, `listing`, `schemas`, `orders`, `turns`, `beats`, `tokens`, `draining`, `quiet`
 //! ```
 //!
 //! - A master that says it leads serves and gives out tokens; any other sends clients on.
 //! - What was acknowledged is there at the next leader; a table that can be created is, also right after a failover.
 //! - A new tablet has as many voters as its table, in different locations; each gets its replica from the masters.
 //! - A token is accepted while it is valid, wherever masters have had the time to read its key.
-//! - Users do what their policy allows, and nothing else.
+//! - Users do what their policy allows, and nothing else; tokens for tables state these rights.
 //! - In the end all tables are whole, and a server drains.
 //!
 //! *Not here:* the catalog's decisions in detail (`catalog`), tablet servers, rows.
@@ -34,6 +34,7 @@ mod outage;
 mod prober;
 mod quiet;
 mod rights;
+mod schemas;
 mod script;
 mod server;
 mod service;
@@ -212,7 +213,7 @@ impl MastersTrial {
         let (state, seed) = (self.state.clone(), self.random.next_u64());
         let program: HostProgram = Arc::new(move |env| {
             let random = RandomStream::new(seed, "masters trial, script");
-            Box::pin(script::run(env, state.clone(), random))
+            Box::pin(script::run(env, state.clone(), random, secure))
         });
         self.start_client("script", program);
         if secure {

@@ -1,11 +1,14 @@
 //! A drawn policy, as a file and as a model: who may do what by the documents.
 //!
 //! Rules only give. A rule with tables gives nothing on their database: neither to create tables there, nor to rename
-//! tables into it.
+//! tables into it. A rule with columns gives the right to see their tables, and to read the columns, which only tokens
+//! state.
 
 use std::fmt::Write;
 
 use sim_plan::RandomStream;
+
+use super::settings::COLUMN;
 
 /// Users of requests. Others are only those of rules for all.
 pub(super) const USERS: [&str; 3] = ["ann", "bob", "eve"];
@@ -13,11 +16,17 @@ pub(super) const USERS: [&str; 3] = ["ann", "bob", "eve"];
 pub(super) const DATABASES: [&str; 3] = ["sales", "hr", "default"];
 /// First letters of tables' names within their database.
 pub(super) const LETTERS: [&str; 2] = ["a", "b"];
+/// Percentage of rules with columns, and a pattern that matches no column.
+const WITH_COLUMNS: u64 = 15;
+const NO_COLUMN: &str = "no*";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Right {
     Metadata,
     Select,
+    Insert,
+    Update,
+    Delete,
     Alter,
     Drop,
     Create,
@@ -31,6 +40,8 @@ struct Rule {
     database: &'static str,
     /// First letter of tables, `*` for any; `None`: the database with all its tables.
     tables: Option<&'static str>,
+    /// Pattern of the columns that it is about; `None`: the whole table.
+    columns: Option<&'static str>,
     rights: Vec<Right>,
     delegates: bool,
 }
@@ -61,6 +72,7 @@ impl Rule {
         let user = random.weighted(&[(None, 2), (Some("*"), 1), (Some("ann"), 3), (Some("bob"), 3)]);
         let tables = random.weighted(&[(None, 4), (Some("*"), 2), (Some("a"), 2), (Some("b"), 1)]);
         let mut all = vec![Right::Metadata, Right::Select, Right::Alter, Right::Drop];
+        all.extend([Right::Insert, Right::Update, Right::Delete]);
         if tables.is_none() {
             all.push(Right::Create);
         }
@@ -68,9 +80,14 @@ impl Rule {
         if rights.is_empty() || random.percent(40) {
             rights.push(Right::All);
         }
+        let columns = random.percent(WITH_COLUMNS).then(|| random.pick(&[COLUMN, NO_COLUMN]));
+        if columns.is_some() {
+            // Columns can only be read.
+            rights = vec![random.pick(&[Right::Select, Right::Select, Right::Metadata])];
+        }
         let delegates = rights.contains(&Right::All) && random.percent(40);
         let database = random.pick(&["*", "sales", "hr", "default"]);
-        Rule { user, database, tables, rights, delegates }
+        Rule { user, database, tables, columns, rights, delegates }
     }
 
     fn text(&self) -> String {
@@ -79,6 +96,9 @@ impl Rule {
         if let Some(letter) = self.tables {
             let star = if letter == "*" { "" } else { "*" };
             writeln!(text, "tables = [\"{letter}{star}\"]").expect("a text takes all");
+        }
+        if let Some(columns) = self.columns {
+            writeln!(text, "columns = [\"{columns}\"]").expect("a text takes all");
         }
         let rights: Vec<String> =
             self.rights.iter().map(|right| format!("{right:?}").to_lowercase()).collect();
@@ -98,6 +118,12 @@ impl Rule {
     fn is_about(&self, name: &str) -> bool {
         self.database == "*" || self.database == parts(name).0
     }
+
+    /// Returns true if it is about the table, or a column of it.
+    fn covers(&self, name: &str) -> bool {
+        let table = parts(name).1;
+        self.is_about(name) && self.tables.is_none_or(|letter| letter == "*" || table.starts_with(letter))
+    }
 }
 
 impl Policy {
@@ -112,17 +138,34 @@ impl Policy {
     }
 
     fn on_table(&self, user: &str, owns: bool, name: &str, right: Right, delegates: bool) -> bool {
-        let covers =
-            |rule: &Rule| rule.tables.is_none_or(|letter| letter == "*" || parts(name).1.starts_with(letter));
         self.0.iter().any(|rule| {
-            rule.is_for(user, owns) && rule.is_about(name) && covers(rule) && rule.gives(right, delegates)
+            let is_given = rule.columns.is_none() || right == Right::Metadata;
+            is_given && rule.is_for(user, owns) && rule.covers(name) && rule.gives(right, delegates)
         })
     }
 
     fn on_database(&self, user: &str, owns: bool, name: &str, right: Right, delegates: bool) -> bool {
-        let whole = self.0.iter().filter(|rule| rule.tables.is_none());
+        let whole = self.0.iter().filter(|rule| rule.tables.is_none() && rule.columns.is_none());
         let mut own = whole.filter(|rule| rule.is_for(user, owns) && rule.is_about(name));
         own.any(|rule| rule.gives(right, delegates))
+    }
+
+    /// Returns the rights of a user to read, insert, update and delete rows of a table.
+    pub(super) fn data_rights(&self, user: &str, name: &str, owner: &str) -> [bool; 4] {
+        let all = [Right::Select, Right::Insert, Right::Update, Right::Delete];
+        all.map(|right| self.on_table(user, user == owner, name, right, false))
+    }
+
+    /// Returns true if a user may read the table's column, and not the whole table.
+    pub(super) fn reads_column(&self, user: &str, name: &str, owner: &str) -> bool {
+        let owns = user == owner;
+        let gives = |rule: &Rule| {
+            rule.columns == Some(COLUMN)
+                && rule.is_for(user, owns)
+                && rule.covers(name)
+                && rule.gives(Right::Select, false)
+        };
+        !self.on_table(user, owns, name, Right::Select, false) && self.0.iter().any(gives)
     }
 
     /// Returns true if a user may do this with the table of this name and owner.
@@ -152,7 +195,7 @@ mod tests {
     use super::*;
 
     fn rule(user: Option<&'static str>, tables: Option<&'static str>, right: Right) -> Rule {
-        Rule { user, database: "sales", tables, rights: vec![right], delegates: false }
+        Rule { user, database: "sales", tables, columns: None, rights: vec![right], delegates: false }
     }
 
     #[test]
@@ -174,6 +217,37 @@ mod tests {
         assert!(policy.allows("eve", "sales.a1", "eve", &Wish::Drop));
         assert!(!policy.allows("bob", "sales.a1", "eve", &Wish::Drop));
         let text = policy.text();
-        assert!(text.contains("{owner}") && text.contains("allow = [\"drop\"]"), "{text}");
+        assert!(
+            !text.contains("columns") && text.contains("{owner}") && text.contains("allow = [\"drop\"]"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn rights_on_rows_are_those_of_all_rules() {
+        let of = |right| rule(Some("ann"), Some("a"), right);
+        let policy = Policy(vec![of(Right::Insert), of(Right::Delete), rule(None, None, Right::All)]);
+        let rights = |user, name| policy.data_rights(user, name, "eve");
+        assert_eq!(rights("ann", "sales.a1"), [false, true, false, true]);
+        assert_eq!((rights("eve", "sales.a1"), rights("ann", "sales.b1")), ([true; 4], [false; 4]));
+        assert!(policy.allows("ann", "sales.a1", "eve", &Wish::See), "each right includes that");
+    }
+
+    #[test]
+    fn a_rule_with_columns_gives_the_right_to_read_them_and_nothing_else() {
+        let of_columns = |columns| Rule { columns: Some(columns), ..rule(Some("ann"), None, Right::Select) };
+        let policy = Policy(vec![of_columns(COLUMN)]);
+        assert!(
+            policy.reads_column("ann", "sales.a1", "eve") && !policy.reads_column("bob", "sales.a1", "eve")
+        );
+        assert_eq!(policy.data_rights("ann", "sales.a1", "eve"), [false; 4]);
+        let allows = |wish: Wish<'_>| policy.allows("ann", "sales.a1", "eve", &wish);
+        assert!(allows(Wish::See) && !allows(Wish::Create { owner: None }));
+        assert!(policy.text().contains("columns = [\"k\"]"), "{}", policy.text());
+        let policy = Policy(vec![of_columns(NO_COLUMN)]);
+        assert!(policy.allows("ann", "sales.a1", "eve", &Wish::See));
+        assert!(!policy.reads_column("ann", "sales.a1", "eve"));
+        let policy = Policy(vec![of_columns(COLUMN), rule(Some("*"), None, Right::Select)]);
+        assert!(!policy.reads_column("ann", "sales.a1", "eve"), "the whole table is readable");
     }
 }

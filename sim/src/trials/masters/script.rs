@@ -52,6 +52,8 @@ pub(super) struct Script {
     pub(super) state: Arc<Mutex<State>>,
     pub(super) random: RandomStream,
     pub(super) policy: Option<Policy>,
+    /// True if clients prove who they are.
+    pub(super) secure: bool,
     /// Number of the next table.
     pub(super) next: u32,
     leader: Option<usize>,
@@ -69,14 +71,20 @@ enum Step {
     ListServers,
     ListTables,
     Maintenance,
+    ReadSchema,
 }
 
 /// Runs the script; the error is what is wrong.
-pub(super) async fn run(env: Env, state: Arc<Mutex<State>>, random: RandomStream) -> ProgramResult {
+pub(super) async fn run(
+    env: Env,
+    state: Arc<Mutex<State>>,
+    random: RandomStream,
+    secure: bool,
+) -> ProgramResult {
     env.sleep(BEGINNING).await;
     let policy = state.lock().policy.clone();
     let links = Links::new(env.clone());
-    let mut script = Script { links, state: state.clone(), random, policy, next: 0, leader: None };
+    let mut script = Script { links, state: state.clone(), random, policy, secure, next: 0, leader: None };
     let played = script.play().await;
     let mut state = state.lock();
     if let Err(what) = played {
@@ -107,6 +115,7 @@ impl Script {
             (Step::ListServers, 4),
             (Step::ListTables, 4),
             (Step::Maintenance, 2),
+            (Step::ReadSchema, 4),
         ]);
         match step {
             Step::Create => self.create().await,
@@ -121,6 +130,7 @@ impl Script {
             Step::ListServers => self.list_servers().await,
             Step::ListTables => self.list_tables().await,
             Step::Maintenance => self.change_maintenance().await,
+            Step::ReadSchema => self.read_schema().await,
         }
     }
 

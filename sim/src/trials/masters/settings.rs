@@ -40,6 +40,8 @@ pub(super) const COPIED_AFTER: Duration = Duration::from_secs(30);
 /// Time for which clients may keep locations.
 pub(super) const LOCATIONS_TTL_MILLIS: u32 = 77_000;
 
+/// Name of the only column of tables.
+pub(super) const COLUMN: &str = "k";
 /// User to whom no policy applies, and who may do everything.
 pub(super) const TRUSTED: &str = "boss";
 /// File of the policy.

@@ -10,6 +10,8 @@ pub(super) struct Requested {
     pub(super) replicas: usize,
     pub(super) tablets: usize,
     pub(super) owner: String,
+    /// Its comment; `None` once a change of it has had no reply.
+    pub(super) comment: Option<String>,
     /// Time of the request.
     pub(super) sent: Instant,
 }
@@ -90,7 +92,8 @@ mod tests {
     use super::*;
 
     fn tables() -> Tables {
-        let of = Requested { replicas: 1, tablets: 1, owner: "ann".to_string(), sent: Instant(1) };
+        let owner = "ann".to_string();
+        let of = Requested { replicas: 1, tablets: 1, owner, comment: None, sent: Instant(1) };
         let requested = ["a", "b"].map(|name| (name.to_string(), of.clone()));
         let mut tables = Tables { requested: requested.into(), ..Tables::default() };
         tables.take("1".to_string(), "a");

@@ -3,7 +3,7 @@
 use super::*;
 use crate::trials::reached::{self, Situation};
 
-const SITUATIONS: [Situation; 16] = [
+const SITUATIONS: [Situation; 18] = [
     ("a failover", &["leads after master"]),
     ("a master that is cut off", &["is cut off"]),
     ("a master that steps down", &["is to step down", "Ok(None)"]),
@@ -20,6 +20,8 @@ const SITUATIONS: [Situation; 16] = [
     ("a new server", &["loses its disks: true"]),
     ("creations while a server is down", &["is down while tables are created"]),
     ("a server that drains", &["drains by"]),
+    ("a token with some rights", &["the schema of", "Some(true)", "Some(false)"]),
+    ("a schema that is refused", &["the schema of", "is refused"]),
 ];
 
 #[test]
