@@ -7,14 +7,15 @@
 //!                                                        │ leaders that step down                 ▼
 //!                                heartbeats, reports ────┴── made-up servers with groups of tablets:
 //!                                                            late, down, new, with locations, in maintenance mode
-//!   what must hold: `prober`, `ddl`, `listing`, `schemas`, `orders`, `turns`, `beats`, `tokens`, `draining`, `quiet`
+//!   what must hold: `prober`, `ddl`, `listing`, `schemas`, `views`, `orders`, `turns`, `beats`, `tokens`, `draining`,
+//!                   `quiet`
 //! ```
 //!
 //! - A master that says it leads serves and gives out tokens; any other sends clients on.
 //! - What was acknowledged is there at the next leader; a table that can be created is, also right after a failover.
 //! - A new tablet has as many voters as its table, in different locations; each gets its replica from the masters.
 //! - A token is accepted while it is valid, wherever masters have had the time to read its key.
-//! - Users do what their policy allows, and nothing else; tokens for tables state these rights.
+//! - Users do and see what their policy allows, and nothing else; tokens for tables state these rights.
 //! - In the end all tables are whole, and a server drains.
 //!
 //! *Not here:* the catalog's decisions in detail (`catalog`), tablet servers, rows.
@@ -43,6 +44,7 @@ mod state;
 mod tables;
 mod tokens;
 mod turns;
+mod views;
 
 use std::sync::Arc;
 use std::time::Duration;

@@ -52,10 +52,17 @@ pub(super) struct Policy(Vec<Rule>);
 /// A request about one table.
 #[derive(Debug, Clone)]
 pub(super) enum Wish<'a> {
-    Create { owner: Option<&'a str> },
+    Create {
+        owner: Option<&'a str>,
+    },
     See,
+    /// To read sizes and row counts.
+    Count,
     Drop,
-    Alter { new_name: Option<&'a str>, new_owner: bool },
+    Alter {
+        new_name: Option<&'a str>,
+        new_owner: bool,
+    },
 }
 
 /// Returns the name of a table.
@@ -178,6 +185,7 @@ impl Policy {
             }
             Wish::Create { .. } => self.on_database(user, false, name, Right::Create, false),
             Wish::See => may(Right::Metadata, false),
+            Wish::Count => may(Right::Select, false),
             Wish::Drop => may(Right::Drop, false),
             Wish::Alter { new_name, new_owner } => {
                 let changes = if *new_owner { may(Right::All, true) } else { may(Right::Alter, false) };
@@ -231,6 +239,8 @@ mod tests {
         assert_eq!(rights("ann", "sales.a1"), [false, true, false, true]);
         assert_eq!((rights("eve", "sales.a1"), rights("ann", "sales.b1")), ([true; 4], [false; 4]));
         assert!(policy.allows("ann", "sales.a1", "eve", &Wish::See), "each right includes that");
+        let counts = |user| policy.allows(user, "sales.a1", "eve", &Wish::Count);
+        assert!(counts("eve") && !counts("ann"));
     }
 
     #[test]
@@ -242,7 +252,7 @@ mod tests {
         );
         assert_eq!(policy.data_rights("ann", "sales.a1", "eve"), [false; 4]);
         let allows = |wish: Wish<'_>| policy.allows("ann", "sales.a1", "eve", &wish);
-        assert!(allows(Wish::See) && !allows(Wish::Create { owner: None }));
+        assert!(allows(Wish::See) && !allows(Wish::Count) && !allows(Wish::Create { owner: None }));
         assert!(policy.text().contains("columns = [\"k\"]"), "{}", policy.text());
         let policy = Policy(vec![of_columns(NO_COLUMN)]);
         assert!(policy.allows("ann", "sales.a1", "eve", &Wish::See));

@@ -72,6 +72,10 @@ enum Step {
     ListTables,
     Maintenance,
     ReadSchema,
+    /// Reads by users who may not see all tables.
+    ListAsUser,
+    ReadStatistics,
+    LocateTablets,
 }
 
 /// Runs the script; the error is what is wrong.
@@ -116,6 +120,9 @@ impl Script {
             (Step::ListTables, 4),
             (Step::Maintenance, 2),
             (Step::ReadSchema, 4),
+            (Step::ListAsUser, 2),
+            (Step::ReadStatistics, 1),
+            (Step::LocateTablets, 1),
         ]);
         match step {
             Step::Create => self.create().await,
@@ -131,6 +138,9 @@ impl Script {
             Step::ListTables => self.list_tables().await,
             Step::Maintenance => self.change_maintenance().await,
             Step::ReadSchema => self.read_schema().await,
+            Step::ListAsUser => self.list_as_user().await,
+            Step::ReadStatistics => self.read_statistics().await,
+            Step::LocateTablets => self.locate_tablets().await,
         }
     }
 

@@ -3,7 +3,7 @@
 use super::*;
 use crate::trials::reached::{self, Situation};
 
-const SITUATIONS: [Situation; 18] = [
+const SITUATIONS: [Situation; 21] = [
     ("a failover", &["leads after master"]),
     ("a master that is cut off", &["is cut off"]),
     ("a master that steps down", &["is to step down", "Ok(None)"]),
@@ -22,6 +22,9 @@ const SITUATIONS: [Situation; 18] = [
     ("a server that drains", &["drains by"]),
     ("a token with some rights", &["the schema of", "Some(true)", "Some(false)"]),
     ("a schema that is refused", &["the schema of", "is refused"]),
+    ("a user from whom a table is hidden", &["lists", "and some are hidden"]),
+    ("statistics that are refused", &["the statistics of", "is refused"]),
+    ("tablets that are hidden", &["tablets of", "are located: false"]),
 ];
 
 #[test]
