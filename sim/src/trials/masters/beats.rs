@@ -169,7 +169,7 @@ impl Beats {
                 consensus_state: Some(group.state(self.id)),
                 error: None,
                 schema_version: Some(group.version),
-                stats: None,
+                stats: (group.leader == Some(self.id)).then(|| group.statistics(id)),
             })
         };
         let incremental = self.acknowledged.is_some();

@@ -11,9 +11,13 @@ use nyala_proto::kudu::consensus::raft_peer_pb::MemberType;
 use nyala_proto::kudu::consensus::{
     ConsensusStatePb, HealthReportPb, RaftConfigPb, RaftPeerAttrsPb, RaftPeerPb,
 };
+use nyala_proto::kudu::tablet::ReportedTabletStatsPb;
 
 /// Distance of the indexes of two configurations: other operations are between them.
 const INDEXES: i64 = 10;
+/// Rows that each term adds to a tablet, more than there are by its id, and bytes of a row.
+const ROWS: u64 = 1_000;
+const ROW_BYTES: u64 = 9;
 /// Index of a first configuration.
 pub(super) const FIRST: i64 = -1;
 
@@ -78,6 +82,12 @@ impl Group {
     /// Begins a configuration.
     pub(super) fn change(&mut self) {
         self.config_index = self.config_index.max(0) + INDEXES;
+    }
+
+    /// Returns the bytes and rows that the leader reports: no two terms of a tablet have the same.
+    pub(super) fn statistics(&self, tablet: &Uuid) -> ReportedTabletStatsPb {
+        let rows = ROWS * self.term.unsigned_abs() + u64::from(tablet.0[0]);
+        ReportedTabletStatsPb { on_disk_size: Some(rows * ROW_BYTES), live_row_count: Some(rows) }
     }
 
     /// Returns the state as the replica on a server reports it; the leader also reports health.

@@ -8,7 +8,7 @@
 //!                                heartbeats, reports ────┴── made-up servers with groups of tablets:
 //!                                                            late, down, new, with locations, in maintenance mode
 //!   what must hold: `prober`, `ddl`, `listing`, `schemas`, `views`, `orders`, `turns`, `beats`, `tokens`, `draining`,
-//!                   `quiet`
+//!                   `quiet`, `sums`
 //! ```
 //!
 //! - A master that says it leads serves and gives out tokens; any other sends clients on.
@@ -41,6 +41,7 @@ mod server;
 mod service;
 mod settings;
 mod state;
+mod sums;
 mod tables;
 mod tokens;
 mod turns;

@@ -1,6 +1,7 @@
-//! The quiet end: all is acknowledged that is requested, tables are whole, nothing is left elsewhere, a server drains.
+//! The quiet end: all is acknowledged that is requested, tables are whole and counted, nothing is left elsewhere, a
+//! server drains.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use engine::ids::Uuid;
@@ -91,7 +92,7 @@ impl Script {
             return Ok(Err(what));
         }
         let ids: Vec<String> = self.state.lock().tables.known.keys().cloned().collect();
-        let mut tablets = BTreeSet::new();
+        let (mut tablets, mut tables) = (BTreeSet::new(), BTreeMap::new());
         for id in ids {
             let answer = self.ask_created(TRUSTED, &id).await;
             self.take_created(&id, answer)?;
@@ -99,12 +100,17 @@ impl Script {
                 return Ok(Err(format!("table {id} cannot be located")));
             };
             let state = self.state.lock();
-            for located in located {
-                if let Err(what) = check_whole(&state, &located) {
+            for located in &located {
+                if let Err(what) = check_whole(&state, located) {
                     return Ok(Err(what));
                 }
-                tablets.insert(located.tablet);
             }
+            let its: Vec<Uuid> = located.iter().map(|located| located.tablet).collect();
+            tablets.extend(its.iter().copied());
+            tables.insert(id, its);
+        }
+        if let Err(what) = self.compare_sums(&tables).await {
+            return Ok(Err(what));
         }
         let state = self.state.lock();
         // One whose deletion has no reply may be deleted yet.
