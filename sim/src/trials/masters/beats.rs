@@ -12,6 +12,7 @@ use engine::time::Instant;
 use node::server::security::ServerIdentity;
 use nyala_common::env::Env;
 use nyala_common::rpc::client::{CallOptions, Proxy};
+use nyala_common::security::token::seconds;
 use nyala_common::wire::schema::id_bytes;
 use nyala_proto::kudu::master::master_error_pb::Code;
 use nyala_proto::kudu::master::{
@@ -20,6 +21,7 @@ use nyala_proto::kudu::master::{
 use nyala_proto::kudu::tablet::{TabletDataState, TabletStatePb};
 use nyala_proto::kudu::{NodeInstancePb, ServerRegistrationPb};
 
+use super::keys;
 use super::known_master::Contact;
 use super::settings::{CALL, SETTLED, master_address};
 use super::state::State;
@@ -29,6 +31,10 @@ use crate::wire::client::MASTER;
 
 /// Interval at which a server looks for changes to report.
 const LOOK: Duration = Duration::from_millis(100);
+/// Replies of a leader that lack a key, one after another, which no change of leadership explains.
+const SHORT_MAX: u32 = 3;
+/// Keys in one reply that the story has: the server has just started.
+const MANY_KEYS: usize = 3;
 
 pub(super) struct Beats {
     env: Env,
@@ -45,6 +51,8 @@ pub(super) struct Beats {
     /// Last change that a leading master has acknowledged.
     acknowledged: Option<u64>,
     sequence: i32,
+    /// Replies in a row that lacked a token key.
+    short: u32,
 }
 
 /// A heartbeat that was sent.
@@ -56,6 +64,11 @@ struct SentBeat {
     /// Last change in its report, if it has one, and tablets that this server led then.
     report: Option<u64>,
     led: Vec<Uuid>,
+    /// Newest token key that the server has, unless it asks for none, and one that a leader must have.
+    known_key: Option<i64>,
+    wanted_key: Option<i64>,
+    /// Second of its sending, by the clock of all.
+    second: i64,
 }
 
 impl Beats {
@@ -81,6 +94,7 @@ impl Beats {
             leads: true,
             acknowledged: None,
             sequence: 0,
+            short: 0,
         }
     }
 
@@ -123,7 +137,8 @@ impl Beats {
 
     fn prepare(&mut self) -> (TsHeartbeatRequestPb, SentBeat) {
         let mut state = self.state.lock();
-        let (at, to_life) = (self.env.now().mono, state.masters[self.master].life);
+        let (now, to_life) = (self.env.now(), state.masters[self.master].life);
+        let at = now.mono;
         let contacts = &mut state.masters[self.master].contacts;
         contacts.entry(self.id).or_insert(Contact { sent: at, accepted: None }).sent = at;
         let server = &state.servers[self.server];
@@ -132,14 +147,18 @@ impl Beats {
         self.sequence += 1;
         let led =
             |tablet: &&Uuid| state.groups.get(tablet).is_some_and(|group| group.leader == Some(self.id));
+        let secure = self.identity.settings().is_some();
+        let known_key = secure.then(|| self.identity.keyring.latest());
         let sent = SentBeat {
             at,
             to_life,
             registering,
             report: report.as_ref().map(|_| server.last_change),
             led: server.replicas.keys().filter(led).copied().collect(),
+            known_key,
+            wanted_key: state.newest_key.known(at),
+            second: seconds(now.wall),
         };
-        let secure = self.identity.settings().is_some();
         let registration =
             ServerRegistrationPb { rpc_addresses: vec![address_pb(self.server)], ..Default::default() };
         let ts_instance = NodeInstancePb { permanent_uuid: id_bytes(&self.id), instance_seqno: self.life };
@@ -149,7 +168,7 @@ impl Beats {
             tablet_report: report,
             num_live_tablets: Some(server.replicas.len() as i32),
             csr_der: self.identity.request().map(Into::into),
-            latest_tsk_seq_num: secure.then(|| self.identity.keyring.latest()),
+            latest_tsk_seq_num: known_key,
             ..Default::default()
         };
         (request, sent)
@@ -195,7 +214,8 @@ impl Beats {
         }
         let leads = reply.leader_master();
         state.on_role(self.master, sent.to_life, leads, self.env.now().mono);
-        self.take_credentials(&mut state, reply);
+        self.take_certificates(&mut state, reply);
+        self.take_keys(&mut state, sent, reply);
         self.take_registration(&mut state, sent, reply);
         if leads && sent.report.is_some() && !reply.needs_reregister() {
             self.acknowledged = sent.report;
@@ -207,8 +227,8 @@ impl Beats {
         self.leads = leads;
     }
 
-    /// Takes certificates and token keys, which only the leading master sends.
-    fn take_credentials(&self, state: &mut State, reply: &TsHeartbeatResponsePb) {
+    /// Takes certificates, which only the leading master sends.
+    fn take_certificates(&self, state: &mut State, reply: &TsHeartbeatResponsePb) {
         let certified = || {
             reply.ca_cert_der.iter().try_for_each(|der| self.identity.trust(der.to_vec()))?;
             reply.signed_cert_der.iter().try_for_each(|der| self.identity.certify(der.to_vec()))
@@ -216,7 +236,37 @@ impl Beats {
         if let Err(error) = certified() {
             state.report(format!("server {} cannot use its certificate: {error}", self.server));
         }
-        self.identity.import_keys(&reply.tsks, self.env.now().wall);
+        let has_any = reply.signed_cert_der.is_some() || !reply.ca_cert_der.is_empty();
+        if has_any && !reply.leader_master() {
+            state.report(format!("master {} gives certificates, and does not lead", self.master));
+        }
+    }
+
+    /// Checks the token keys of a reply, and takes them.
+    fn take_keys(&mut self, state: &mut State, sent: &SentBeat, reply: &TsHeartbeatResponsePb) {
+        let (now, given, leads) = (self.env.now(), &reply.tsks, reply.leader_master());
+        let mut checked = keys::check_order(given, sent.known_key, leads);
+        let may_lack = state.may_lack_keys(self.master, sent.at);
+        let settled = leads && state.is_settled(sent.at) && !may_lack;
+        if settled {
+            checked = checked.and_then(|()| keys::check_kept(given, sent.second));
+        }
+        let is_short = settled && keys::is_short(given, sent.known_key, sent.wanted_key);
+        self.short = if is_short { self.short + 1 } else { 0 };
+        if self.short >= SHORT_MAX {
+            let (known, wanted) = (sent.known_key, sent.wanted_key);
+            checked = Err(format!("key {wanted:?} is missing after {known:?}: {given:?}"));
+        }
+        if let Some(fault) = self.identity.keyring.import(given, now.wall).first() {
+            checked = Err(format!("{fault}: {given:?}"));
+        }
+        if let Err(what) = checked {
+            state.report(format!("token keys of master {} for server {}: {what}", self.master, self.server));
+        }
+        if given.len() >= MANY_KEYS {
+            state.note(format!("server {} gets {} token keys, settled {settled}", self.server, given.len()));
+        }
+        state.newest_key.take(given, now.mono);
     }
 
     /// Records that the master knows this server, or that it does not.

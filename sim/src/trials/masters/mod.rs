@@ -7,8 +7,8 @@
 //!                                                        │ leaders that step down                 ▼
 //!                                heartbeats, reports ────┴── made-up servers with groups of tablets:
 //!                                                            late, down, new, with locations, in maintenance mode
-//!   what must hold: `prober`, `ddl`, `listing`, `schemas`, `views`, `orders`, `turns`, `beats`, `tokens`, `draining`,
-//!                   `quiet`, `sums`
+//!   what must hold: `prober`, `ddl`, `listing`, `schemas`, `views`, `orders`, `turns`, `beats`, `keys`, `tokens`,
+//!                   `draining`, `quiet`, `sums`
 //! ```
 //!
 //! - A master that says it leads serves and gives out tokens; any other sends clients on.
@@ -26,6 +26,7 @@ mod draining;
 mod fault_end;
 mod faults;
 mod group;
+mod keys;
 mod known_master;
 mod links;
 mod listing;

@@ -9,6 +9,7 @@ use nyala_proto::kudu::security::SignedTokenPb;
 use sim_plan::RandomStream;
 
 use super::group::Group;
+use super::keys::NewestKey;
 use super::known_master::KnownMaster;
 use super::outage::Outage;
 use super::rights::Policy;
@@ -60,6 +61,7 @@ pub(super) struct State {
     pub(super) minority_until: Instant,
     pub(super) cluster: Option<String>,
     pub(super) tokens: Vec<IssuedToken>,
+    pub(super) newest_key: NewestKey,
     pub(super) authorities: Vec<Vec<u8>>,
     pub(super) outage: Option<Outage>,
     /// True once faults have ended, and once the last check has.
@@ -89,6 +91,7 @@ impl State {
             minority_until: Instant::default(),
             cluster: None,
             tokens: Vec::new(),
+            newest_key: NewestKey::default(),
             authorities: Vec::new(),
             outage: None,
             quiet: false,
