@@ -103,6 +103,7 @@ master_replies!(
     GetTabletLocationsResponsePb,
     IsAlterTableDoneResponsePb,
     IsCreateTableDoneResponsePb,
+    ListMastersResponsePb,
     ListTablesResponsePb,
     ListTabletServersResponsePb,
     RecallDeletedTableResponsePb,

@@ -14,19 +14,19 @@ use nyala_common::env::Env;
 use nyala_common::rpc::client::{CallOptions, Proxy};
 use nyala_common::security::token::seconds;
 use nyala_common::wire::schema::id_bytes;
+use nyala_proto::kudu::NodeInstancePb;
 use nyala_proto::kudu::master::master_error_pb::Code;
 use nyala_proto::kudu::master::{
     ReportedTabletPb, TabletReportPb, TsHeartbeatRequestPb, TsHeartbeatResponsePb, TsToMasterCommonPb,
 };
 use nyala_proto::kudu::tablet::{TabletDataState, TabletStatePb};
-use nyala_proto::kudu::{NodeInstancePb, ServerRegistrationPb};
 
 use super::keys;
 use super::known_master::Contact;
+use super::server::registration;
 use super::settings::{CALL, SETTLED, master_address};
 use super::state::State;
 use crate::security::SERVICE;
-use crate::trials::fleet::address_pb;
 use crate::wire::client::MASTER;
 
 /// Interval at which a server looks for changes to report.
@@ -159,12 +159,10 @@ impl Beats {
             wanted_key: state.newest_key.known(at),
             second: seconds(now.wall),
         };
-        let registration =
-            ServerRegistrationPb { rpc_addresses: vec![address_pb(self.server)], ..Default::default() };
         let ts_instance = NodeInstancePb { permanent_uuid: id_bytes(&self.id), instance_seqno: self.life };
         let request = TsHeartbeatRequestPb {
             common: TsToMasterCommonPb { ts_instance },
-            registration: registering.then_some(registration),
+            registration: registering.then(|| registration(self.server, self.life)),
             tablet_report: report,
             num_live_tablets: Some(server.replicas.len() as i32),
             csr_der: self.identity.request().map(Into::into),

@@ -2,8 +2,8 @@
 //!
 //! - Always: the keys are those above the newest that the server has, in the order of their numbers, and a number is
 //!   that of one key. Other masters, and those without security, give none.
-//! - While all masters are settled: there are no more of them than a master keeps, only the newest may have expired
-//!  , and none is missing that another server has had for some time.
+//! - While all masters are settled: there are no more of them than a master keeps, only the newest may have
+//!   expired, and none is missing that another server has had for some time.
 
 use std::time::Duration;
 

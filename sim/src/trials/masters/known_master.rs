@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use bytes::Bytes;
 use engine::ids::Uuid;
 use engine::time::Instant;
 
@@ -19,6 +20,8 @@ pub(super) struct Contact {
 
 #[derive(Debug, Default)]
 pub(super) struct KnownMaster {
+    /// Its id, once it was in a list.
+    pub(super) id: Option<Bytes>,
     /// Number of its present life.
     pub(super) life: u64,
     pub(super) up: bool,

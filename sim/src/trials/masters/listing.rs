@@ -17,14 +17,18 @@ use prost::Message;
 
 use super::ddl::text;
 use super::known_master::KnownMaster;
+use super::registrations::check_entry;
 use super::rights::Wish;
 use super::script::{Answer, Script, by_id};
 use super::settings::{LOCATIONS_TTL_MILLIS, TRUSTED};
+use super::state::Leadership;
 use crate::trials::fleet::address_pb;
 use crate::wire::client::MasterReply;
 
 /// Time after a disturbance in which a deposed master may not have noticed yet, and shows what was before.
 const STALE: Duration = Duration::from_millis(1_500);
+/// Percentage of lists of servers without their states.
+const WITHOUT_STATES: u64 = 20;
 /// Error of the time since a heartbeat at a master that was loading its catalog when it came, and of the network.
 const AGE_ERROR_MILLIS: u128 = 4_000;
 
@@ -93,17 +97,18 @@ impl Script {
     }
 
     pub(super) async fn list_servers(&mut self) -> Result<(), String> {
-        let request = ListTabletServersRequestPb { include_states: Some(true) };
+        let states = !self.random.percent(WITHOUT_STATES);
+        let request = ListTabletServersRequestPb { include_states: states.then_some(true) };
         let answer: Answer<ListTabletServersResponsePb> =
             self.ask(TRUSTED, "ListTabletServers", &request).await;
         match answer {
-            Answer::Done { master, reply } => self.check_servers(master, &reply.servers),
+            Answer::Done { master, reply } => self.check_servers(master, &reply.servers, states),
             Answer::Refused { error, .. } => Err(format!("ListTabletServers: {error:?}")),
             _ => Ok(()),
         }
     }
 
-    fn check_servers(&self, master: usize, listed: &[Entry]) -> Result<(), String> {
+    fn check_servers(&self, master: usize, listed: &[Entry], states: bool) -> Result<(), String> {
         let (state, now) = (self.state.lock(), self.links.now());
         let known = &state.masters[master];
         let id = |entry: &Entry| Uuid::parse(&entry.instance_id.permanent_uuid);
@@ -112,7 +117,12 @@ impl Script {
             let Some(entry) = entry.filter(|entry| entry.registration.is_some()) else {
                 return Err(format!("master {master} does not list {alive}, which it knows: {listed:?}"));
             };
-            let Some((_, _, last)) = known.contacts[&alive].accepted else { continue };
+            let Some((life, _, last)) = known.contacts[&alive].accepted else { continue };
+            // The catalog has what came since this master is known to lead.
+            let leads = |of: Leadership| (of.master, of.life) == (master, known.life) && of.since < last;
+            if state.leadership.is_some_and(leads) && entry.instance_id.instance_seqno < life {
+                return Err(format!("{alive} is in life {life}, which is known, and is listed as {entry:?}"));
+            }
             if entry.location.as_deref() != state.place(alive) {
                 return Err(format!("the location of {alive} is {:?}", entry.location));
             }
@@ -121,14 +131,19 @@ impl Script {
                 return Err(format!("{alive}: {entry:?}, though its heartbeat came {age} ms ago at most"));
             }
         }
+        let mut ids = BTreeSet::new();
         for entry in listed {
             let server = id(entry).map_err(|error| error.to_string())?;
+            check_entry(&state, entry, server, states)?;
+            if !ids.insert(server) {
+                return Err(format!("{server} is listed twice: {listed:?}"));
+            }
             let is_kept = entry.state() == TServerStatePb::MaintenanceMode;
             if !known.contacts.contains_key(&server) && !is_kept {
                 return Err(format!("master {master} lists {server}, which has never told it of itself"));
             }
             let wanted = state.maintenance.contains_key(&server);
-            if is_kept != wanted && !state.unsure.contains(&server) && state.is_settled(now) {
+            if states && is_kept != wanted && !state.unsure.contains(&server) && state.is_settled(now) {
                 return Err(format!("{server} is in maintenance mode: {is_kept}, not {wanted}"));
             }
         }

@@ -7,8 +7,8 @@
 //!                                                        │ leaders that step down                 ▼
 //!                                heartbeats, reports ────┴── made-up servers with groups of tablets:
 //!                                                            late, down, new, with locations, in maintenance mode
-//!   what must hold: `prober`, `ddl`, `listing`, `schemas`, `views`, `orders`, `turns`, `beats`, `keys`, `tokens`,
-//!                   `draining`, `quiet`, `sums`
+//!   what must hold: `prober`, `ddl`, `listing`, `registrations`, `schemas`, `views`, `orders`, `turns`, `beats`,
+//!                   `keys`, `tokens`, `draining`, `quiet`, `sums`
 //! ```
 //!
 //! - A master that says it leads serves and gives out tokens; any other sends clients on.
@@ -35,6 +35,7 @@ mod orders;
 mod outage;
 mod prober;
 mod quiet;
+mod registrations;
 mod rights;
 mod schemas;
 mod script;

@@ -88,6 +88,7 @@ impl Script {
     async fn look(&mut self) -> Result<Result<(), String>, String> {
         self.list_tables().await?;
         self.list_servers().await?;
+        self.list_masters().await?;
         if let Err(what) = self.check_known() {
             return Ok(Err(what));
         }

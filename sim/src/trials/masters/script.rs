@@ -6,6 +6,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use engine::ids::Uuid;
 use engine::sync::Mutex;
+use engine::time::Instant;
 use nyala_common::env::Env;
 use nyala_common::rpc::client::RpcError;
 use nyala_proto::kudu::consensus::raft_peer_pb::Role;
@@ -56,7 +57,28 @@ pub(super) struct Script {
     pub(super) secure: bool,
     /// Number of the next table.
     pub(super) next: u32,
+    /// Time of the last request that lets another master lead.
+    pub(super) transferred: Instant,
+    /// Lists of masters in a row that had two leaders.
+    pub(super) doubled: u32,
     leader: Option<usize>,
+}
+
+impl Script {
+    fn new(env: Env, state: Arc<Mutex<State>>, random: RandomStream, secure: bool) -> Script {
+        let policy = state.lock().policy.clone();
+        Script {
+            links: Links::new(env),
+            state,
+            random,
+            policy,
+            secure,
+            next: 0,
+            transferred: Instant::default(),
+            doubled: 0,
+            leader: None,
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,6 +98,7 @@ enum Step {
     ListAsUser,
     ReadStatistics,
     LocateTablets,
+    ListMasters,
 }
 
 /// Runs the script; the error is what is wrong.
@@ -86,10 +109,7 @@ pub(super) async fn run(
     secure: bool,
 ) -> ProgramResult {
     env.sleep(BEGINNING).await;
-    let policy = state.lock().policy.clone();
-    let links = Links::new(env.clone());
-    let mut script = Script { links, state: state.clone(), random, policy, secure, next: 0, leader: None };
-    let played = script.play().await;
+    let played = Script::new(env, state.clone(), random, secure).play().await;
     let mut state = state.lock();
     if let Err(what) = played {
         state.report(what);
@@ -123,6 +143,7 @@ impl Script {
             (Step::ListAsUser, 2),
             (Step::ReadStatistics, 1),
             (Step::LocateTablets, 1),
+            (Step::ListMasters, 1),
         ]);
         match step {
             Step::Create => self.create().await,
@@ -141,6 +162,7 @@ impl Script {
             Step::ListAsUser => self.list_as_user().await,
             Step::ReadStatistics => self.read_statistics().await,
             Step::LocateTablets => self.locate_tablets().await,
+            Step::ListMasters => self.list_masters().await,
         }
     }
 
@@ -209,7 +231,7 @@ impl Script {
             self.links.call_as(TRUSTED, master, (CONSENSUS, "LeaderStepDown"), &request).await;
         let error = reply.map(|reply| reply.error);
         self.note(format!("master {master} is to step down, {mode:?}: {error:?}"));
-        self.leader = None;
+        (self.leader, self.transferred) = (None, self.links.now());
     }
 
     pub(super) fn note(&self, what: String) {

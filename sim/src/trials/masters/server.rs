@@ -5,8 +5,27 @@ use std::time::Duration;
 
 use engine::ids::Uuid;
 use engine::time::Instant;
+use nyala_proto::kudu::{HostPortPb, ServerRegistrationPb};
 
 use super::settings::server_id;
+use crate::trials::fleet::{address_pb, host};
+
+/// Web port and start of a life, the numbers of later lives above these.
+const WEB_PORT: u32 = 8_050;
+const START_SECONDS: i64 = 1_700_000_000;
+
+/// Returns the registration that a server sends in a life. No two lives and servers have the same.
+pub(super) fn registration(number: usize, life: i64) -> ServerRegistrationPb {
+    let port = WEB_PORT + life as u32;
+    ServerRegistrationPb {
+        rpc_addresses: vec![address_pb(number)],
+        http_addresses: vec![HostPortPb { host: host(number).name(), port }],
+        software_version: Some(format!("trial {life}")),
+        https_enabled: Some(life % 2 == 0),
+        start_time: Some(START_SECONDS + life),
+        ..ServerRegistrationPb::default()
+    }
+}
 
 #[derive(Debug)]
 pub(super) struct DoubleServer {

@@ -19,6 +19,9 @@ use super::rights::Wish;
 use super::script::{Answer, Script, by_id};
 use super::tables::Requested;
 
+/// Percentage of lists of soft-deleted tables.
+const DELETED: u64 = 10;
+
 /// A user's rights to see a table and to count its rows.
 #[derive(Debug, Clone, Copy)]
 struct View {
@@ -29,14 +32,19 @@ struct View {
 impl Script {
     /// Lists tables as a user.
     pub(super) async fn list_as_user(&mut self) -> Result<(), String> {
-        let user = self.draw_user();
-        let request = ListTablesRequestPb::default();
+        let (user, deleted) = (self.draw_user(), self.random.percent(DELETED));
+        let request = ListTablesRequestPb { show_soft_deleted: Some(deleted), ..Default::default() };
         let answer: Answer<ListTablesResponsePb> = self.ask_fresh(user, "ListTables", &request).await;
         let reply = match answer {
             Answer::Done { reply, .. } => reply,
             Answer::Refused { error, .. } => return Err(format!("ListTables by {user}: {error:?}")),
             Answer::NotNow | Answer::Unknown => return Ok(()),
         };
+        if deleted {
+            // Tables of the trial are deleted at once.
+            let tables = reply.tables;
+            return if tables.is_empty() { Ok(()) } else { Err(format!("{tables:?} are soft-deleted")) };
+        }
         let listed: BTreeMap<String, TableInfo> =
             reply.tables.into_iter().map(|table| (text(&table.id), table)).collect();
         let mut shown = "all are shown";
