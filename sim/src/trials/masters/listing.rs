@@ -11,7 +11,7 @@ use nyala_proto::kudu::master::master_error_pb::Code;
 use nyala_proto::kudu::master::{
     GetTableLocationsRequestPb, GetTableLocationsResponsePb, IsCreateTableDoneRequestPb,
     IsCreateTableDoneResponsePb, ListTablesRequestPb, ListTablesResponsePb, ListTabletServersRequestPb,
-    ListTabletServersResponsePb, TServerStatePb, TabletLocationsPb,
+    ListTabletServersResponsePb, TServerStatePb, TabletLocationsPb, TsInfoPb,
 };
 use prost::Message;
 
@@ -240,7 +240,7 @@ impl Script {
         }
         let is_of_table =
             |located: &Located| state.groups.get(&located.tablet).is_some_and(|group| group.table == table);
-        let located = reply.tablet_locations.iter().map(|tablet| located(tablet, reply));
+        let located = reply.tablet_locations.iter().map(|tablet| located(tablet, &reply.ts_infos));
         let located: Vec<Located> = located.collect::<Result<_, _>>()?;
         match located.iter().find(|located| !is_of_table(located)) {
             Some(other) => Err(format!("{other:?} is no tablet of it")),
@@ -249,17 +249,56 @@ impl Script {
     }
 }
 
-fn located(pb: &TabletLocationsPb, reply: &GetTableLocationsResponsePb) -> Result<Located, String> {
+/// Returns a tablet of a reply that has voters only, as the default filter wants; its replicas name servers by their
+/// positions in the list.
+pub(super) fn located(pb: &TabletLocationsPb, infos: &[TsInfoPb]) -> Result<Located, String> {
     let tablet = Uuid::parse(&pb.tablet_id).map_err(|error| error.to_string())?;
     let (mut voters, mut leader) = (BTreeSet::new(), None);
     for replica in &pb.interned_replicas {
-        let info = reply.ts_infos.get(replica.ts_info_idx as usize).ok_or("a replica without a server")?;
+        let info = infos.get(replica.ts_info_idx as usize).ok_or("a replica without a server")?;
         let id = Uuid::parse(&info.permanent_uuid).map_err(|error| error.to_string())?;
+        if !matches!(replica.role(), Role::Leader | Role::Follower) {
+            return Err(format!("{tablet} has {id}, which is no voter: {pb:?}"));
+        }
         let is_new = voters.insert(id);
         let leads = replica.role() == Role::Leader;
         if !is_new || leads && leader.replace(id).is_some() {
             return Err(format!("{tablet} has a server or a leader twice: {pb:?}"));
         }
     }
+    if !pb.deprecated_replicas.is_empty() {
+        return Err(format!("{tablet} has replicas in the form that was not asked for: {pb:?}"));
+    }
     Ok(Located { tablet, voters, leader })
+}
+
+#[cfg(test)]
+mod tests {
+    use nyala_common::wire::schema::id_bytes;
+    use nyala_proto::kudu::master::tablet_locations_pb::InternedReplicaPb;
+
+    use super::*;
+
+    #[test]
+    fn learners_and_second_leaders_are_rejected() {
+        let servers = [Uuid([1; 16]), Uuid([2; 16])];
+        let info = |id: &Uuid| TsInfoPb { permanent_uuid: id_bytes(id), ..TsInfoPb::default() };
+        let infos: Vec<TsInfoPb> = servers.iter().map(info).collect();
+        let check = |roles: [Role; 2]| {
+            let replica = |(at, role): (usize, Role)| InternedReplicaPb {
+                ts_info_idx: at as u32,
+                role: role as i32,
+                dimension_label: None,
+            };
+            let pb = TabletLocationsPb {
+                tablet_id: id_bytes(&Uuid([7; 16])),
+                interned_replicas: roles.into_iter().enumerate().map(replica).collect(),
+                ..TabletLocationsPb::default()
+            };
+            located(&pb, &infos).map(|located| (located.voters.len(), located.leader))
+        };
+        assert_eq!(check([Role::Follower, Role::Leader]), Ok((2, Some(servers[1]))));
+        assert!(check([Role::Leader, Role::Learner]).is_err() && check([Role::Leader; 2]).is_err());
+        assert!(check([Role::NonParticipant, Role::Follower]).is_err());
+    }
 }

@@ -15,6 +15,7 @@ use nyala_proto::kudu::master::{
 };
 
 use super::ddl::text;
+use super::listing::located;
 use super::rights::Wish;
 use super::script::{Answer, Script, by_id};
 use super::tables::Requested;
@@ -127,14 +128,15 @@ fn check_listed(entry: Option<&TableInfo>, view: View, name: &str, of: &Requeste
 /// Checks the locations of tablets of one table: each tablet has one, or an error. Some may have been replaced before
 /// they came up.
 fn check_located(reply: &GetTabletLocationsResponsePb, tablets: &[Uuid], sees: bool) -> Result<(), String> {
-    let located = reply.tablet_locations.iter().map(|tablet| tablet.tablet_id.clone());
-    let mut ids: Vec<_> = located.chain(reply.errors.iter().map(|error| error.tablet_id.clone())).collect();
+    let found = reply.tablet_locations.iter().map(|tablet| tablet.tablet_id.clone());
+    let mut ids: Vec<_> = found.chain(reply.errors.iter().map(|error| error.tablet_id.clone())).collect();
     ids.sort();
     let mut asked: Vec<_> = tablets.iter().map(id_bytes).collect();
     asked.sort();
     if ids != asked {
         return Err(format!("not each tablet is answered once: {reply:?}"));
     }
+    reply.tablet_locations.iter().try_for_each(|tablet| located(tablet, &reply.ts_infos).map(drop))?;
     if !sees && !reply.tablet_locations.is_empty() {
         return Err(format!("they are located without a right: {reply:?}"));
     }
