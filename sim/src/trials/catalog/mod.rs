@@ -11,7 +11,8 @@
 //!
 //!   [`model`]  tables, ranges, versions: each reply and each query must be the model's
 //!   [`orders`] each call to a server must be one that its tablet allows
-//!   in the end, without faults: every tablet whole, every alteration done, nothing left elsewhere, no call open
+//!   in the end, without faults: every tablet whole, every alteration done, nothing left elsewhere, no call open,
+//!   and the records of deleted tables and tablets expire
 //! ```
 //!
 //! In a run, a catalog sees few requests, most of which succeed, and seconds pass between two of them. Here a request,
@@ -29,6 +30,7 @@ mod ddl;
 mod definition;
 mod draws;
 mod encode;
+mod expired;
 mod faults;
 mod group;
 mod group_turns;

@@ -9,7 +9,8 @@ use super::ddl::Ddl;
 use super::group::{Group, Replica, ReplicaMode, short};
 use super::model::{ModelTable, TableState};
 
-const ROUND: Duration = Duration::from_secs(1);
+/// Time between two looks.
+pub(super) const ROUND: Duration = Duration::from_secs(1);
 /// Rounds until which all must be done.
 const ROUNDS: usize = 200;
 /// Least time of masters to remember deleted tablets that is longer than a late order takes.
@@ -42,6 +43,7 @@ impl CatalogTrial {
         }
         if self.found.is_none() {
             self.check_rebuilt();
+            self.check_expired();
         }
     }
 

@@ -79,3 +79,18 @@ fn a_replica_that_stays_after_its_tablet_is_reported() {
     trial.settle("injected");
     assert!(trial.found.is_some_and(|what| what.contains("which has ended")));
 }
+
+#[test]
+fn a_record_that_does_not_expire_is_reported() {
+    let mut trial = with_tables();
+    trial.end();
+    assert_eq!(trial.found, None);
+    // The catalog does not know it.
+    trial.rows.insert(SystemRowKey::Table(engine::ids::Uuid([3; 16])), vec![1]);
+    trial.config.deleted_metadata_kept = Duration::from_secs(3_600);
+    trial.check_expired();
+    assert_eq!(trial.found, None, "it is kept for longer than the trial lasts");
+    trial.config.deleted_metadata_kept = Duration::from_secs(5);
+    trial.check_expired();
+    assert!(trial.found.is_some_and(|what| what.contains("is kept for longer")));
+}
