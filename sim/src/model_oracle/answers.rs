@@ -106,7 +106,9 @@ fn snapshot_fault(event: &TableEvent, call: &ReadCall, stamp: Option<u64>) -> Op
         (ScanTime::Named(named), Some(stamp)) if named != stamp => {
             Some(format!("it read the snapshot {stamp} instead of {named}"))
         }
-        (ScanTime::Chosen | ScanTime::YourWrites, None) => Some("the reply has no snapshot".to_string()),
+        (ScanTime::Named(_) | ScanTime::Chosen | ScanTime::YourWrites, None) => {
+            Some("the reply has no snapshot".to_string())
+        }
         (ScanTime::Chosen | ScanTime::YourWrites, Some(stamp)) if stamp <= event.after => {
             Some(format!("it read a snapshot at {stamp} though its client had seen {}", event.after))
         }
@@ -163,7 +165,7 @@ pub fn within(call: &ReadCall, key: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn refused(time: ScanTime, since: Option<u64>, message: &str, apart: Nanos) -> usize {
+    fn read(time: ScanTime, since: Option<u64>, outcome: ReadOutcome) -> TableEvent {
         let call = ReadCall {
             columns: Vec::new(),
             conditions: Vec::new(),
@@ -175,9 +177,7 @@ mod tests {
             limit: None,
             partial: false,
         };
-        let outcome =
-            ReadOutcome::Refused { code: INVALID_SNAPSHOT, status: 4, message: message.to_string() };
-        let event = TableEvent {
+        TableEvent {
             client: 1,
             invoked: 20,
             returned: 30,
@@ -186,8 +186,25 @@ mod tests {
             tablet: "t".to_string(),
             view: 0,
             call: TableCall::Read { call, outcome },
+        }
+    }
+
+    fn refused(time: ScanTime, since: Option<u64>, message: &str, apart: Nanos) -> usize {
+        let outcome =
+            ReadOutcome::Refused { code: INVALID_SNAPSHOT, status: 4, message: message.to_string() };
+        check(0, &read(time, since, outcome), &crate::model::tests::incarnation(), apart).len()
+    }
+
+    #[test]
+    fn a_scan_of_a_snapshot_has_it_in_its_reply() {
+        let found = |time: ScanTime, at: Option<u64>| {
+            let outcome = ReadOutcome::Rows { at, rows: Vec::new(), count: 0 };
+            check(0, &read(time, None, outcome), &crate::model::tests::incarnation(), 0).len()
         };
-        check(0, &event, &crate::model::tests::incarnation(), apart).len()
+        for time in [ScanTime::Named(9), ScanTime::Chosen, ScanTime::YourWrites] {
+            assert_eq!((found(time, Some(9)), found(time, None)), (0, 1), "{time:?}");
+        }
+        assert_eq!((found(ScanTime::Latest, None), found(ScanTime::Latest, Some(9))), (0, 1));
     }
 
     #[test]

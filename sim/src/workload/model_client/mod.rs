@@ -8,6 +8,7 @@
 //!                        which must find the tablets that it knows        [`known_tablets`]
 //!                        whose totals the servers compute, too             [`client_aggregates`]
 //!                        some of which pause between batches              [`paused_scans`]
+//!                        checks what replies have besides rows            [`scan_replies`]
 //!                        asks for metadata of tables and tablets           [`metadata`]
 //! recover_model_tables   reads every replica once more, after the faults   [`recovery`]
 //! check_restored         reads a table that was restored from a backup     [`restored`]
@@ -32,6 +33,7 @@ mod reads;
 mod recovery;
 mod refused_alterations;
 mod restored;
+mod scan_replies;
 mod table_settings;
 mod writes;
 

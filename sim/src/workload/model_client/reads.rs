@@ -10,6 +10,7 @@ use sim_plan::tables::Value;
 use sim_plan::{RandomStream, client_ops};
 
 use super::reading::{Progress, Reading, ScannerUse, Stopped, whole};
+use super::scan_replies::{ScanCall, row_key};
 use super::{ModelClient, View};
 use crate::history::{HybridStamp, Nanos};
 use crate::model::{ColNo, RowCells, draws};
@@ -194,7 +195,7 @@ impl ModelClient {
         let mut request = opening(view, tablet, reading, progress, self.plain.seen);
         // Only the reply that opens a scanner names it.
         let mut scanner = None;
-        let mut used: Option<ScannerUse> = None;
+        let (mut used, mut stamp): (Option<ScannerUse>, Option<HybridStamp>) = (None, None);
         for sequence in 1.. {
             let options = CallOptions { features: reading.scan.features(), ..CallOptions::default() };
             let sent = nanos(&self.env);
@@ -215,11 +216,10 @@ impl ModelClient {
                     Stopped::Retry(message)
                 });
             }
-            if let Some(what) = reply_fault(&reply.message, &request) {
-                self.report(format!("table {}: a scan's reply {what}", view.spec.spec.number));
-            }
             match reading.scan.rows(&reply) {
                 Ok(batch) => {
+                    let call = ScanCall { request: &request, reply: &reply.message, before: stamp };
+                    self.check_reply(view, reading, call, &batch);
                     progress.count += batch.count;
                     progress.rows.extend(batch.rows);
                 }
@@ -228,6 +228,7 @@ impl ModelClient {
                     return Err(Stopped::Refused(ReadOutcome::Failed(what)));
                 }
             }
+            stamp = reply.message.propagated_timestamp;
             progress.at = progress.at.or(reply.message.snap_timestamp);
             self.plain.observe(reply.message.propagated_timestamp());
             if !reply.message.has_more_results() && reading.first_part(progress).is_some() {
@@ -254,19 +255,6 @@ impl ModelClient {
     }
 }
 
-/// Returns what is wrong with a reply besides its rows. The first one names the scanner if there is more to read, and
-/// its time is not before what the client had seen.
-fn reply_fault(reply: &ScanResponsePb, request: &ScanRequestPb) -> Option<String> {
-    let Some(seen) = reply.propagated_timestamp else { return Some("has no timestamp".to_string()) };
-    let Some(new) = &request.new_scan_request else { return None };
-    if reply.scanner_id.is_some() != reply.has_more_results() {
-        let (id, more) = (&reply.scanner_id, reply.has_more_results());
-        return Some(format!("names the scanner {id:?}, and there is more: {more}"));
-    }
-    let before = new.propagated_timestamp();
-    (seen < before).then(|| format!("has the timestamp {seen}, and its client had seen {before}"))
-}
-
 /// Returns the request that opens a scanner, after the last row so far.
 fn opening(
     view: &View,
@@ -275,13 +263,7 @@ fn opening(
     progress: &Progress,
     seen: HybridStamp,
 ) -> ScanRequestPb {
-    let last = progress.rows.last().map(|row| {
-        let cell = |number: u8| {
-            let at = reading.columns.iter().position(|column| *column == number);
-            at.and_then(|at| row.values.get(at)).cloned().unwrap_or(Value::Null)
-        };
-        keys::primary_key(&view.spec, &cell)
-    });
+    let last = progress.rows.last().map(|row| row_key(view, reading, row));
     let mut new = reading.scan.request(tablet, seen, last.as_deref());
     new.limit = new.limit.or(reading.first_part(progress));
     ScanRequestPb {
@@ -323,35 +305,4 @@ pub(super) fn drawn_bounds(view: &View, random: &mut RandomStream) -> KeyRange {
 
 fn encoded(view: &View, cells: &RowCells) -> Vec<u8> {
     keys::primary_key(&view.spec, &|number| cells.get(&number).cloned().unwrap_or(Value::Null))
-}
-
-#[cfg(test)]
-mod tests {
-    use bytes::Bytes;
-    use nyala_proto::kudu::tserver::NewScanRequestPb;
-
-    use super::*;
-
-    #[test]
-    fn a_reply_with_a_scanner_that_ended_or_an_early_time_is_reported() {
-        let new = NewScanRequestPb { propagated_timestamp: Some(5), ..Default::default() };
-        let first = ScanRequestPb { new_scan_request: Some(new), ..Default::default() };
-        let (id, seen) = (Some(Bytes::from_static(b"0f")), Some(5));
-        let more = ScanResponsePb {
-            scanner_id: id,
-            has_more_results: Some(true),
-            propagated_timestamp: seen,
-            ..Default::default()
-        };
-        assert_eq!(reply_fault(&more, &first), None);
-        let next = ScanResponsePb { scanner_id: None, ..more.clone() };
-        assert_eq!(reply_fault(&next, &ScanRequestPb::default()), None);
-        let wrong = [
-            next,
-            ScanResponsePb { has_more_results: Some(false), ..more.clone() },
-            ScanResponsePb { propagated_timestamp: Some(4), ..more.clone() },
-            ScanResponsePb { propagated_timestamp: None, ..more },
-        ];
-        assert!(wrong.iter().all(|reply| reply_fault(reply, &first).is_some()));
-    }
 }
