@@ -1,5 +1,5 @@
 //! Checks of an audit in which several parts of the cluster are compared with each other: lookups, traits of tablets,
-//! reports of groups, scans, and gauges of masters.
+//! reports of groups, scans, and gauges.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -11,9 +11,10 @@ use crate::oracle::catalog_gauges::{self, GaugeBounds};
 use crate::oracle::group_reports::{self, is_complete, leader_report, running_voters};
 use crate::oracle::server_lists::RunningHost;
 use crate::oracle::tablet_traits::{self, ReplicaPair};
-use crate::oracle::{Violation, quiet_scans, table_lookups};
+use crate::oracle::{Violation, quiet_scans, table_lookups, tablet_gauges};
 use crate::server_files::superblocks;
 use crate::server_usage::RunningServers;
+use crate::tserver_gauges;
 use crate::workload::catalog_audit::CatalogAudit;
 use crate::world::World;
 use sim_plan::{Fault, Host, Plan};
@@ -41,9 +42,31 @@ pub(crate) fn check(
     found.extend(tablet_traits::check_dirs(&catalog.traits, &voters, &stored_dirs(world, plan)));
     found.extend(check_groups(world, catalog, &running));
     found.extend(catalog.scans.iter().flat_map(quiet_scans::check));
-    let (gauges, bounds) = (servers.health.gauges(), gauge_bounds(catalog, &running));
-    found.extend(catalog_gauges::check(&gauges, &bounds, &catalog.sizes));
+    let has_requests = may_have_requests(world, plan, catalog, &running);
+    let (gauges, bounds) = (servers.health.gauges(), gauge_bounds(catalog, &running, has_requests));
+    found.extend(catalog_gauges::check(&gauges, &bounds, &catalog.sizes, &catalog.schemas));
+    found.extend(tablet_gauges::check(&tserver_gauges::read(servers, &at_rest(world, &voters))));
     found
+}
+
+/// Returns true if masters may ask servers in vain, again and again: one of those that they know does not run, or has
+/// a disk that failed.
+fn may_have_requests(
+    world: &mut dyn World,
+    plan: &Plan,
+    catalog: &CatalogAudit,
+    running: &[RunningHost],
+) -> bool {
+    let runs = |id: &String| running.iter().any(|server| server.id == *id);
+    let mut hosts = (0..plan.cluster.tservers).map(Host::Tserver);
+    !catalog.servers.keys().all(runs) || !hosts.all(|host| world.machine(&host.name()).disks_are_fault_free())
+}
+
+/// Returns the voters that have no operation in flight and no job that fails again and again: those of servers whose
+/// disks never failed.
+fn at_rest(world: &mut dyn World, voters: &[ReplicaPair]) -> BTreeSet<ReplicaPair> {
+    let is_sound = |(host, _): &&ReplicaPair| world.machine(host).disks_are_fault_free();
+    voters.iter().filter(is_sound).cloned().collect()
 }
 
 /// Returns the replicas that masters list as voters and that run.
@@ -91,7 +114,8 @@ fn check_groups(world: &mut dyn World, catalog: &CatalogAudit, running: &[Runnin
     each.collect()
 }
 
-fn gauge_bounds(catalog: &CatalogAudit, running: &[RunningHost]) -> GaugeBounds {
+/// `has_requests`: true if a request of masters may fail again and again.
+fn gauge_bounds(catalog: &CatalogAudit, running: &[RunningHost], has_requests: bool) -> GaugeBounds {
     let exactly = |count: usize| (count as i64, count as i64);
     let registered = catalog.servers.values().filter(|server| !server.host.is_empty());
     let silent =
@@ -107,6 +131,7 @@ fn gauge_bounds(catalog: &CatalogAudit, running: &[RunningHost]) -> GaugeBounds 
         bounds.insert("catalog_tablets_not_running", exactly(0));
         if is_replicated(catalog, running) {
             bounds.insert("catalog_tablets_under_replicated", exactly(0));
+            bounds.extend((!has_requests).then(|| ("catalog_requests_pending", exactly(0))));
         }
     }
     bounds
@@ -137,14 +162,18 @@ mod tests {
         let servers = [server("t0", 1), server("t1", 60), server("t2", 90), server("", 0)];
         let servers = servers.into_iter().enumerate().map(|(id, server)| (id.to_string(), server));
         let mut catalog = CatalogAudit { tables: 2, servers: servers.collect(), ..CatalogAudit::default() };
-        let bounds = gauge_bounds(&catalog, &[]);
+        let bounds = gauge_bounds(&catalog, &[], true);
         let of = |name: &str| bounds.get(name).copied();
         assert_eq!(of("catalog_tables"), Some((2, 2)));
         assert_eq!(of("catalog_tablet_servers"), Some((3, 3)), "one has not registered");
         assert_eq!(of("catalog_tablet_servers_alive"), Some((1, 2)));
         assert_eq!(of("catalog_tablets"), Some((0, 0)));
+        assert_eq!(of("catalog_requests_pending"), None);
+        let bounds = gauge_bounds(&catalog, &[], false);
+        assert_eq!(bounds.get("catalog_requests_pending"), Some(&(0, 0)));
         catalog.kept_tables = 1;
-        let bounds = gauge_bounds(&catalog, &[]);
+        let bounds = gauge_bounds(&catalog, &[], false);
+        assert_eq!(bounds.get("catalog_requests_pending"), None);
         assert_eq!(bounds.get("catalog_tables"), Some(&(3, 3)));
         assert_eq!(bounds.get("catalog_tablets"), None);
     }

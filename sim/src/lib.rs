@@ -40,6 +40,7 @@ pub mod study;
 mod tls_primitives;
 pub mod trials;
 pub mod trigger;
+mod tserver_gauges;
 pub mod wire;
 pub mod workload;
 pub mod world;

@@ -12,9 +12,11 @@ pub const NAME: &str = "catalog gauges";
 /// Beginning of the names of gauges that the leader alone has.
 pub const PREFIX: &str = "catalog_";
 
-/// Gauges of a table: its bytes on disk and its live rows.
+/// Gauges of a table: its bytes on disk, its live rows, its columns and the version of its schema.
 const TABLE_BYTES: &str = "on_disk_size";
 const TABLE_ROWS: &str = "live_row_count";
+const TABLE_COLUMNS: &str = "column_count";
+const TABLE_VERSION: &str = "schema_version";
 
 /// Gauges of a master.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -26,11 +28,25 @@ pub struct MasterGauges {
     pub tables: BTreeMap<(String, String), i64>,
 }
 
+/// Columns and version of a table's schema that masters tell.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ToldSchema {
+    pub table: String,
+    pub columns: usize,
+    pub version: u32,
+}
+
 /// The least and the most that gauges may have, by name.
 pub type GaugeBounds = BTreeMap<&'static str, (i64, i64)>;
 
-/// Reports gauges that do not agree with the lists of masters. `tables`: the sizes that masters tell.
-pub fn check(masters: &[MasterGauges], bounds: &GaugeBounds, tables: &[ToldSizes]) -> Vec<Violation> {
+/// Reports gauges that do not agree with the lists of masters. `tables`: the sizes that masters tell. `schemas`: those
+/// of tables that no alteration changes.
+pub fn check(
+    masters: &[MasterGauges],
+    bounds: &GaugeBounds,
+    tables: &[ToldSizes],
+    schemas: &[ToldSchema],
+) -> Vec<Violation> {
     let counting: Vec<&MasterGauges> = masters.iter().filter(|master| !master.catalog.is_empty()).collect();
     let [leader] = counting[..] else {
         let names: Vec<&String> = counting.iter().map(|master| &master.server).collect();
@@ -38,6 +54,7 @@ pub fn check(masters: &[MasterGauges], bounds: &GaugeBounds, tables: &[ToldSizes
     };
     let mut faults: Vec<String> = bounds.iter().filter_map(|bound| count_fault(leader, bound)).collect();
     faults.extend(tables.iter().filter_map(|told| table_fault(leader, told)));
+    faults.extend(schemas.iter().filter_map(|told| schema_fault(leader, told)));
     let server = &leader.server;
     faults.into_iter().map(|what| Violation::new(NAME, format!("{server} has {what}"))).collect()
 }
@@ -48,8 +65,20 @@ fn count_fault(leader: &MasterGauges, (name, (least, most)): (&&'static str, &(i
     (!is_right).then(|| format!("the gauge {name} {count:?}, and lists have {least} to {most}"))
 }
 
+/// Returns a gauge of a table.
+fn gauge(leader: &MasterGauges, table: &str, name: &str) -> Option<i64> {
+    leader.tables.get(&(table.to_string(), name.to_string())).copied()
+}
+
+fn schema_fault(leader: &MasterGauges, told: &ToldSchema) -> Option<String> {
+    let gauge = |name: &str| gauge(leader, &told.table, name);
+    let (columns, version) = (gauge(TABLE_COLUMNS), gauge(TABLE_VERSION));
+    let is_right = columns == i64::try_from(told.columns).ok() && version == Some(told.version.into());
+    (!is_right).then(|| format!("gauges of {columns:?} columns in version {version:?}, and tells {told:?}"))
+}
+
 fn table_fault(leader: &MasterGauges, told: &ToldSizes) -> Option<String> {
-    let gauge = |name: &str| leader.tables.get(&(told.table.clone(), name.to_string())).copied();
+    let gauge = |name: &str| gauge(leader, &told.table, name);
     let (bytes, rows) = (gauge(TABLE_BYTES), gauge(TABLE_ROWS));
     let is_right = bytes == Some(told.bytes) && rows == told.rows;
     (!is_right).then(|| format!("gauges of {bytes:?} bytes and {rows:?} rows, and tells {told:?}"))
@@ -64,13 +93,19 @@ mod tests {
         let leader = MasterGauges {
             server: "m0".to_string(),
             catalog: BTreeMap::from([("catalog_tables".to_string(), 2), ("catalog_other".to_string(), 9)]),
-            tables: BTreeMap::from([(of_table(TABLE_BYTES), 70), (of_table(TABLE_ROWS), 3)]),
+            tables: BTreeMap::from([
+                (of_table(TABLE_BYTES), 70),
+                (of_table(TABLE_ROWS), 3),
+                (of_table(TABLE_COLUMNS), 4),
+                (of_table(TABLE_VERSION), 2),
+            ]),
         };
         let follower = MasterGauges { server: "m1".to_string(), ..MasterGauges::default() };
         let mut masters = vec![leader, follower];
         change(&mut masters);
         let told = ToldSizes { table: "t".to_string(), tablets: Vec::new(), bytes: 70, rows: Some(3) };
-        check(&masters, &GaugeBounds::from([("catalog_tables", (1, 2))]), &[told]).len()
+        let schema = ToldSchema { table: "t".to_string(), columns: 4, version: 2 };
+        check(&masters, &GaugeBounds::from([("catalog_tables", (1, 2))]), &[told], &[schema]).len()
     }
 
     fn set(count: i64) -> impl FnOnce(&mut Vec<MasterGauges>) {
@@ -87,8 +122,14 @@ mod tests {
             masters[0].catalog.remove("catalog_tables");
         };
         assert_eq!(found(without), 1);
-        assert_eq!(found(|masters| masters[0].tables.clear()), 1);
-        assert_eq!(found(|masters| masters[0].tables.values_mut().for_each(|value| *value += 1)), 1);
+        assert_eq!(found(|masters| masters[0].tables.clear()), 2);
+        let off = |name: &'static str| {
+            found(move |masters| {
+                let gauges = masters[0].tables.iter_mut();
+                gauges.filter(|((_, own), _)| own == name).for_each(|(_, value)| *value += 1);
+            })
+        };
+        assert_eq!([TABLE_BYTES, TABLE_ROWS, TABLE_COLUMNS, TABLE_VERSION].map(off), [1; 4]);
     }
 
     #[test]

@@ -55,6 +55,7 @@ pub mod server_lists;
 pub mod settled_tablets;
 pub mod table_lookups;
 pub mod table_settings;
+pub mod tablet_gauges;
 pub mod tablet_traits;
 pub mod told_sizes;
 pub mod uncaused_failures;

@@ -15,6 +15,7 @@ use super::Workload;
 use super::catalog_audit::CatalogAudit;
 use super::master_changes::address;
 use super::recovery_checks::RECOVERY_CLIENT;
+use crate::oracle::catalog_gauges::ToldSchema;
 use crate::oracle::table_lookups::{LookupPage, NO_TABLET, SoughtTablet, TableLookups};
 use crate::oracle::tablet_traits::TraitTexts;
 use crate::wire::client::{CallFailure, PlainClient, bounds_of, table_of};
@@ -51,7 +52,7 @@ pub(super) async fn ask_masters(
         return;
     }
     match look_up(client, table, deadline).await {
-        Ok((lookups, traits)) => {
+        Ok((lookups, traits, schema)) => {
             let of_tablet = |tablet: &SoughtTablet| {
                 let mut own = traits.clone();
                 own.insert(PARTITION, tablet.partition.clone());
@@ -59,6 +60,7 @@ pub(super) async fn ask_masters(
             };
             audit.wanted.extend(lookups.whole.iter().map(of_tablet));
             audit.lookups.push(lookups);
+            audit.schemas.extend(schema);
         }
         // A table may be dropped by an order whose reply was lost.
         Err(CallFailure::Refused { code: TABLE_NOT_FOUND, .. }) => {}
@@ -73,12 +75,12 @@ async fn look_up(
     client: &mut PlainClient,
     table: &Table,
     deadline: Instant,
-) -> Result<(TableLookups, TraitTexts), CallFailure> {
+) -> Result<(TableLookups, TraitTexts, Option<ToldSchema>), CallFailure> {
     let whole = list(client, table, &Bounds::default(), None, deadline).await?;
     let (by_id, unknown) = locate_by_id(client, &whole, deadline).await?;
     let pages = list_in_pages(client, table, &whole, deadline).await?;
-    let traits = traits_of_table(client, table, deadline).await?;
-    Ok((TableLookups { table: table.name().to_string(), whole, by_id, unknown, pages }, traits))
+    let (traits, schema) = traits_of_table(client, table, deadline).await?;
+    Ok((TableLookups { table: table.name().to_string(), whole, by_id, unknown, pages }, traits, schema))
 }
 
 /// Returns the tablets of a table from one partition key to another.
@@ -168,23 +170,27 @@ fn text(id: &[u8]) -> String {
     String::from_utf8_lossy(id).into_owned()
 }
 
+/// Returns the traits that the tablets of a table are to have, and its schema unless an alteration changes it.
 async fn traits_of_table(
     client: &mut PlainClient,
     table: &Table,
     deadline: Instant,
-) -> Result<TraitTexts, CallFailure> {
+) -> Result<(TraitTexts, Option<ToldSchema>), CallFailure> {
     let request = IsAlterTableDoneRequestPb { table: table_of(table.id()) };
     let altered: IsAlterTableDoneResponsePb =
         client.ask_until("IsAlterTableDone", &request, deadline).await?;
     let request = GetTableSchemaRequestPb { table: table_of(table.id()) };
     let told: GetTableSchemaResponsePb = client.ask_until("GetTableSchema", &request, deadline).await?;
     let mut traits = traits(told.table_name(), told.schema.as_ref(), told.partition_schema.as_ref());
-    match altered.schema_version.filter(|_| altered.done()) {
+    let newest = altered.schema_version.filter(|_| altered.done());
+    match newest {
         Some(newest) => traits.extend([version(newest)]),
         // Tablets get a new version one after the other.
         None => [NAME, COLUMNS].iter().for_each(|name| drop(traits.remove(name))),
     }
-    Ok(traits)
+    let columns = told.schema.as_ref().map_or(0, |schema| schema.columns.len());
+    let schema = newest.map(|version| ToldSchema { table: told.table_name().to_string(), columns, version });
+    Ok((traits, schema))
 }
 
 /// Returns the traits that all tablets of a table have. Ranges with their own hash are left out: a tablet has those of

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use crate::oracle::catalog_gauges::ToldSchema;
 use crate::oracle::group_reports::GroupReports;
 use crate::oracle::quiet_scans::QuietScan;
 use crate::oracle::server_lists::{ServerLists, ToldServers};
@@ -25,6 +26,8 @@ pub struct CatalogAudit {
     pub servers: ToldServers,
     /// Sizes of tables that masters tell.
     pub sizes: Vec<ToldSizes>,
+    /// Schemas that masters tell of tables which no alteration changes.
+    pub schemas: Vec<ToldSchema>,
     /// Settings that each tablet is to have.
     pub settings: BTreeMap<String, Settings>,
     /// Numbers of tables, and of dropped ones that are kept for recall.
