@@ -6,9 +6,10 @@ use std::time::Duration;
 
 use engine::tablet::superblock::DataState;
 
-use crate::cluster::data_dirs;
+use crate::cluster::{data_dirs, replies_promptly};
 use crate::oracle::catalog_gauges::{self, GaugeBounds};
 use crate::oracle::group_reports::{self, is_complete, leader_report, running_voters};
+use crate::oracle::registrations::{self, Registration};
 use crate::oracle::server_lists::RunningHost;
 use crate::oracle::tablet_traits::{self, ReplicaPair};
 use crate::oracle::{Violation, quiet_scans, table_lookups, tablet_gauges};
@@ -41,11 +42,35 @@ pub(crate) fn check(
     found.extend(tablet_traits::check(&catalog.wanted, &catalog.traits, &voters));
     found.extend(tablet_traits::check_dirs(&catalog.traits, &voters, &stored_dirs(world, plan)));
     found.extend(check_groups(world, catalog, &running));
+    found.extend(check_registrations(world, plan, catalog, servers));
     found.extend(catalog.scans.iter().flat_map(quiet_scans::check));
     let has_requests = may_have_requests(world, plan, catalog, &running);
     let (gauges, bounds) = (servers.health.gauges(), gauge_bounds(catalog, &running, has_requests));
     found.extend(catalog_gauges::check(&gauges, &bounds, &catalog.sizes, &catalog.schemas));
-    found.extend(tablet_gauges::check(&tserver_gauges::read(servers, &at_rest(world, &voters))));
+    found.extend(tablet_gauges::check(&tserver_gauges::read(servers, &idle_voters(world, &voters))));
+    found
+}
+
+/// Reports servers that masters do not list as they are. Servers whose disks failed are left out: they may have started
+/// again since the lists were read. So are masters where a call to them may be without a reply.
+fn check_registrations(
+    world: &mut dyn World,
+    plan: &Plan,
+    catalog: &CatalogAudit,
+    servers: &RunningServers,
+) -> Vec<Violation> {
+    let mut running = servers.health.registrations();
+    running.retain(|(host, _)| world.machine(&host.name()).disks_are_fault_free());
+    let is_master = |(host, _): &(Host, Registration)| matches!(host, Host::Master(_));
+    let (mut masters, tservers): (Vec<_>, Vec<_>) = running.into_iter().partition(is_master);
+    masters.retain(|_| replies_promptly(plan));
+    let own = |servers: Vec<(Host, Registration)>| -> Vec<Registration> {
+        servers.into_iter().map(|(_, own)| own).collect()
+    };
+    let (masters, tservers) = (own(masters), own(tservers));
+    let mut found = Vec::new();
+    found.extend(catalog.registered.iter().flat_map(|list| registrations::check_tservers(list, &tservers)));
+    found.extend(catalog.masters.iter().flat_map(|list| registrations::check_masters(list, &masters)));
     found
 }
 
@@ -64,7 +89,7 @@ fn may_have_requests(
 
 /// Returns the voters that have no operation in flight and no job that fails again and again: those of servers whose
 /// disks never failed.
-fn at_rest(world: &mut dyn World, voters: &[ReplicaPair]) -> BTreeSet<ReplicaPair> {
+fn idle_voters(world: &mut dyn World, voters: &[ReplicaPair]) -> BTreeSet<ReplicaPair> {
     let is_sound = |(host, _): &&ReplicaPair| world.machine(host).disks_are_fault_free();
     voters.iter().filter(is_sound).cloned().collect()
 }

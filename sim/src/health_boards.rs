@@ -5,11 +5,12 @@ use std::sync::{Arc, Weak};
 
 use engine::sync::Mutex;
 use node::server::health::HealthBoard;
-use node::server::{ServerContext, ServerStatus};
+use node::server::{ServerContext, ServerHealth, ServerStatus};
 use nyala_common::metrics::{Entity, MetricRegistry, MetricValue};
 
 use crate::oracle::catalog_gauges::{MasterGauges, PREFIX};
 use crate::oracle::readiness::ServerCheck;
+use crate::oracle::registrations::Registration;
 use sim_plan::Host;
 
 /// Attribute of the entity of a table.
@@ -53,6 +54,16 @@ impl HealthBoards {
             }));
         }
         found
+    }
+
+    /// Returns what the servers that run, and have started without an error, say of themselves.
+    pub fn registrations(&self) -> Vec<(Host, Registration)> {
+        let sources = self.sources.lock();
+        let running = sources.iter().filter_map(|(host, sources)| Some((*host, sources.status.upgrade()?)));
+        let healthy = running.filter(|(_, status)| status.health() == ServerHealth::Healthy);
+        let own =
+            |status: &ServerStatus| Registration::of(&status.node_instance(), Some(&status.registration()));
+        healthy.map(|(host, status)| (host, own(&status))).collect()
     }
 
     /// Returns the gauges of all masters that run.

@@ -17,7 +17,7 @@ use crate::oracle::tablet_traits::ReplicaPair;
 use crate::server_usage::RunningServers;
 
 /// Gauges of a tablet that are zero when no client writes, no operation is in flight and no job is due.
-const AT_REST: [&str; 10] = [
+const IDLE_ZEROS: [&str; 10] = [
     "in_progress_ops",
     "all_transactions_inflight",
     "write_transactions_inflight",
@@ -30,14 +30,14 @@ const AT_REST: [&str; 10] = [
     "delta_minor_compact_rs_running",
 ];
 
-/// Returns the gauges of all tablet servers that run, and of their tablets. `at_rest`: replicas in which nothing is in
+/// Returns the gauges of all tablet servers that run, and of their tablets. `idle`: replicas in which nothing is in
 /// flight; others may have received operations that no leader commits, or repeat a job that fails.
-pub(crate) fn read(servers: &RunningServers, at_rest: &BTreeSet<ReplicaPair>) -> Vec<EntityGauges> {
+pub(crate) fn read(servers: &RunningServers, idle: &BTreeSet<ReplicaPair>) -> Vec<EntityGauges> {
     let each = servers.all().into_iter();
-    each.flat_map(|(host, server)| of_server(&host.name(), &server, at_rest)).collect()
+    each.flat_map(|(host, server)| of_server(&host.name(), &server, idle)).collect()
 }
 
-fn of_server(host: &str, server: &TabletServer, at_rest: &BTreeSet<ReplicaPair>) -> Vec<EntityGauges> {
+fn of_server(host: &str, server: &TabletServer, idle: &BTreeSet<ReplicaPair>) -> Vec<EntityGauges> {
     let snapshot = server.common.metrics.snapshot();
     let told = |entity: &Entity| integers(entity).collect::<GaugeValues>();
     let of_tablet = |id: &str| {
@@ -57,8 +57,8 @@ fn of_server(host: &str, server: &TabletServer, at_rest: &BTreeSet<ReplicaPair>)
         let tablet = entry.id.to_string();
         let mut wanted = tablet_values(entry, &replica);
         // A scan that is served now would be open without a scanner: without one, no call is on its way here.
-        if at_rest.contains(&(host.to_string(), tablet.clone())) {
-            wanted.extend(AT_REST.map(|name| (name, 0)));
+        if idle.contains(&(host.to_string(), tablet.clone())) {
+            wanted.extend(IDLE_ZEROS.map(|name| (name, 0)));
             wanted.extend((scanners == 0).then_some(("tablet_active_scanners", 0)));
         }
         let told = of_tablet(&tablet);

@@ -45,6 +45,7 @@ pub mod quiescing;
 pub mod quiet_scans;
 pub mod readiness;
 pub mod recovered_state;
+pub mod registrations;
 pub mod replica_checksums;
 mod report;
 pub mod resources;

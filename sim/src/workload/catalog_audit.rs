@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::oracle::catalog_gauges::ToldSchema;
 use crate::oracle::group_reports::GroupReports;
 use crate::oracle::quiet_scans::QuietScan;
+use crate::oracle::registrations::{ListedTserver, MasterList};
 use crate::oracle::server_lists::{ServerLists, ToldServers};
 use crate::oracle::settled_tablets::ListedTablet;
 use crate::oracle::table_lookups::TableLookups;
@@ -24,9 +25,12 @@ pub struct CatalogAudit {
     pub lists: ServerLists,
     /// Tablet servers that masters list.
     pub servers: ToldServers,
+    /// Tablet servers and masters with what they registered, as the leading master lists them.
+    pub registered: Option<Vec<ListedTserver>>,
+    pub masters: Option<MasterList>,
     /// Sizes of tables that masters tell.
     pub sizes: Vec<ToldSizes>,
-    /// Schemas that masters tell of tables which no alteration changes.
+    /// Schemas of tables that no alteration changes, as masters tell them.
     pub schemas: Vec<ToldSchema>,
     /// Settings that each tablet is to have.
     pub settings: BTreeMap<String, Settings>,

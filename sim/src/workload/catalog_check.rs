@@ -18,6 +18,7 @@ use nyala_proto::kudu::tserver::list_tablets_response_pb::StatusAndSchemaPb;
 use super::audit_lookups::ask_masters;
 use super::audit_reports::listed_traits;
 use super::audit_scans::scan_quiet_tablet;
+use super::audit_servers::list_servers;
 use super::catalog_audit::CatalogAudit;
 use super::{Workload, until};
 use crate::oracle::server_lists::{ToldReplica, ToldServer};
@@ -91,6 +92,7 @@ impl Workload {
         for table in tables {
             ask_masters(&mut client, table, deadline, audit).await;
         }
+        list_servers(&mut client, deadline, audit).await;
         audit.groups = self.group_reports(env).await;
         for (host, tablets) in self.tablets_of_servers(env).await {
             audit.traits.extend(tablets.iter().map(|tablet| listed_traits(&host, tablet)));

@@ -33,6 +33,7 @@ mod append_list;
 mod audit_lookups;
 mod audit_reports;
 mod audit_scans;
+mod audit_servers;
 mod auto_increment;
 mod backup_log;
 mod backups;
