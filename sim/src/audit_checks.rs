@@ -11,8 +11,9 @@ use crate::oracle::catalog_gauges::{self, GaugeBounds};
 use crate::oracle::group_reports::{self, is_complete, leader_report, running_voters};
 use crate::oracle::registrations::{self, Registration};
 use crate::oracle::server_lists::RunningHost;
+use crate::oracle::table_settings::{self, ReplicaSettings};
 use crate::oracle::tablet_traits::{self, ReplicaPair};
-use crate::oracle::{Violation, quiet_scans, table_lookups, tablet_gauges};
+use crate::oracle::{Violation, quiet_scans, rebuild_sources, table_lookups, tablet_gauges};
 use crate::server_files::superblocks;
 use crate::server_usage::RunningServers;
 use crate::tserver_gauges;
@@ -41,6 +42,7 @@ pub(crate) fn check(
     found.extend(catalog.lookups.iter().flat_map(table_lookups::check));
     found.extend(tablet_traits::check(&catalog.wanted, &catalog.traits, &voters));
     found.extend(tablet_traits::check_dirs(&catalog.traits, &voters, &stored_dirs(world, plan)));
+    found.extend(check_sources(world, catalog, &voters));
     found.extend(check_groups(world, catalog, &running));
     found.extend(check_registrations(world, plan, catalog, servers));
     found.extend(catalog.scans.iter().flat_map(quiet_scans::check));
@@ -48,6 +50,23 @@ pub(crate) fn check(
     let (gauges, bounds) = (servers.health.gauges(), gauge_bounds(catalog, &running, has_requests));
     found.extend(catalog_gauges::check(&gauges, &bounds, &catalog.sizes, &catalog.schemas));
     found.extend(tablet_gauges::check(&tserver_gauges::read(servers, &idle_voters(world, &voters))));
+    found
+}
+
+/// Reports replicas and clusters that servers do not describe as they are to a rebuild of the catalog. A server whose
+/// disks failed may not have stored which cluster it joined.
+fn check_sources(world: &mut dyn World, catalog: &CatalogAudit, voters: &[ReplicaPair]) -> Vec<Violation> {
+    let mut found = rebuild_sources::check(&catalog.sources, &catalog.traits, &catalog.groups, voters);
+    let settings = voters.iter().filter_map(|pair| {
+        let (source, (host, tablet)) = (catalog.sources.get(pair)?, pair.clone());
+        let settings = source.traits.is_ok().then(|| source.settings.clone())?;
+        Some(ReplicaSettings { tablet, server: format!("{host}, in the superblock"), settings })
+    });
+    found.extend(table_settings::check(&catalog.settings, &settings.collect::<Vec<_>>()));
+    let of_masters = catalog.masters.as_ref().and_then(|list| list.cluster.as_ref());
+    let mut told = catalog.clusters.clone();
+    told.retain(|host, _| world.machine(host).disks_are_fault_free());
+    found.extend(of_masters.into_iter().flat_map(|masters| rebuild_sources::check_clusters(&told, masters)));
     found
 }
 

@@ -44,6 +44,7 @@ pub mod query_consistency;
 pub mod quiescing;
 pub mod quiet_scans;
 pub mod readiness;
+pub mod rebuild_sources;
 pub mod recovered_state;
 pub mod registrations;
 pub mod replica_checksums;

@@ -1,9 +1,12 @@
-//! Reports of servers for an audit: their tablets with all traits, and what replicas know of their groups.
+//! Reports of servers for an audit: their tablets with all traits, as a rebuild of the catalog asks for them, and what
+//! replicas know of their groups.
 
 use std::collections::BTreeMap;
 
 use engine::error::Error;
+use engine::tablet::superblock::Superblock;
 use nyala_common::env::Env;
+use nyala_common::wire::{partition, schema};
 use nyala_proto::kudu::consensus::health_report_pb::HealthStatus;
 use nyala_proto::kudu::consensus::raft_peer_pb::{MemberType, Role};
 use nyala_proto::kudu::consensus::{
@@ -17,22 +20,26 @@ use nyala_proto::kudu::tserver::{ListTabletsRequestPb, ListTabletsResponsePb};
 use super::admin::call;
 use super::{TSERVER_PORT, Workload, audit_lookups};
 use crate::oracle::group_reports::{GroupReport, GroupReports, MemberState};
-use crate::oracle::tablet_traits::{ListedTraits, ReplicaPair};
+use crate::oracle::rebuild_sources::RebuildSource;
+use crate::oracle::table_settings::Settings;
+use crate::oracle::tablet_traits::{ListedTraits, ReplicaPair, TraitTexts};
 use crate::wire::client::{CONSENSUS, TSERVER};
 use sim_plan::Host;
 
 impl Workload {
-    /// Returns the tablets that servers list, by host. A server that does not reply is left out.
-    pub(super) async fn tablets_of_servers(&self, env: &Env) -> BTreeMap<String, Vec<StatusAndSchemaPb>> {
+    /// Returns the tablets that servers list, by host, as a rebuild of the catalog asks for them. A server that does
+    /// not reply is left out.
+    pub(super) async fn tablets_of_servers(&self, env: &Env) -> BTreeMap<String, ListTabletsResponsePb> {
         let within = self.plan().cluster.rpc_timeout;
         let mut lists = BTreeMap::new();
         for host in (0..self.plan().cluster.tservers).map(Host::Tserver) {
             let address = format!("{host}:{TSERVER_PORT}");
-            let request = ListTabletsRequestPb { need_schema_info: Some(true), ..Default::default() };
+            let request =
+                ListTabletsRequestPb { need_schema_info: Some(true), nyala_need_superblocks: Some(true) };
             let listed: Result<ListTabletsResponsePb, Error> =
                 call(env, &address, TSERVER, "ListTablets", &request, within).await;
             let Ok(listed) = listed else { continue };
-            lists.insert(host.name(), listed.status_and_schema);
+            lists.insert(host.name(), listed);
         }
         lists
     }
@@ -107,4 +114,25 @@ pub(super) fn listed_traits(host: &str, listed: &StatusAndSchemaPb) -> (ReplicaP
         error: status.last_status.clone(),
     };
     ((host.to_string(), status.tablet_id.clone()), traits)
+}
+
+/// Returns a replica as its server describes it for a rebuild of the catalog.
+pub(super) fn rebuild_source(listed: &StatusAndSchemaPb) -> RebuildSource {
+    let group = listed.nyala_consensus.as_ref().map(group_report);
+    let bytes = listed.nyala_superblock.as_ref().ok_or_else(|| "none".to_string());
+    let decoded = bytes.and_then(|bytes| Superblock::decode(bytes).map_err(|error| error.to_string()));
+    match decoded {
+        Ok(meta) => RebuildSource { traits: Ok(superblock_traits(&meta)), settings: meta.extra, group },
+        Err(why) => RebuildSource { traits: Err(why), settings: Settings::new(), group },
+    }
+}
+
+/// Returns the traits in a superblock, as [`listed_traits`] has those of a list.
+fn superblock_traits(meta: &Superblock) -> TraitTexts {
+    let columns = schema::schema_to_pb(&meta.schema);
+    let partitions = partition::schema_to_pb(&meta.partition_schema, &meta.schema);
+    let mut traits = audit_lookups::traits(&meta.table_name, Some(&columns), Some(&partitions));
+    traits.extend([audit_lookups::partition(Some(&partition::to_pb(&meta.partition)))]);
+    traits.extend([audit_lookups::version(meta.schema_version)]);
+    traits
 }

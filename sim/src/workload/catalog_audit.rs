@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use crate::oracle::catalog_gauges::ToldSchema;
 use crate::oracle::group_reports::GroupReports;
 use crate::oracle::quiet_scans::QuietScan;
+use crate::oracle::rebuild_sources::RebuildSources;
 use crate::oracle::registrations::{ListedTserver, MasterList};
 use crate::oracle::server_lists::{ServerLists, ToldServers};
 use crate::oracle::settled_tablets::ListedTablet;
@@ -44,6 +45,9 @@ pub struct CatalogAudit {
     /// Traits that each tablet is to have, and those that servers list.
     pub wanted: BTreeMap<String, TraitTexts>,
     pub traits: TraitLists,
+    /// Replicas as servers describe them for a rebuild of the catalog, and the clusters that these tell, by host.
+    pub sources: RebuildSources,
+    pub clusters: BTreeMap<String, Option<String>>,
     /// Reports of replicas, where clients may ask for them.
     pub groups: GroupReports,
     /// Scans of one tablet of each table.

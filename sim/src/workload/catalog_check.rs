@@ -16,7 +16,7 @@ use nyala_proto::kudu::tablet::TabletStatePb;
 use nyala_proto::kudu::tserver::list_tablets_response_pb::StatusAndSchemaPb;
 
 use super::audit_lookups::ask_masters;
-use super::audit_reports::listed_traits;
+use super::audit_reports::{listed_traits, rebuild_source};
 use super::audit_scans::scan_quiet_tablet;
 use super::audit_servers::list_servers;
 use super::catalog_audit::CatalogAudit;
@@ -94,9 +94,13 @@ impl Workload {
         }
         list_servers(&mut client, deadline, audit).await;
         audit.groups = self.group_reports(env).await;
-        for (host, tablets) in self.tablets_of_servers(env).await {
+        for (host, told) in self.tablets_of_servers(env).await {
+            let tablets = &told.status_and_schema;
             audit.traits.extend(tablets.iter().map(|tablet| listed_traits(&host, tablet)));
             let id = |tablet: &StatusAndSchemaPb| tablet.tablet_status.tablet_id.clone();
+            let sources = tablets.iter().map(|tablet| ((host.clone(), id(tablet)), rebuild_source(tablet)));
+            audit.sources.extend(sources);
+            audit.clusters.insert(host.clone(), told.nyala_cluster_id.clone());
             let by_id = tablets.iter().map(|tablet| (id(tablet), told_replica(tablet)));
             audit.lists.insert(host, by_id.collect());
         }
