@@ -21,6 +21,9 @@ pub struct ListedTable {
     pub tablets: i32,
 }
 
+/// Most ranges of a split, and most bytes that a tablet may have in a run.
+const RANGES_MAX: usize = 4_096;
+const TABLET_BYTES_MAX: u64 = 1 << 40;
 /// Time by which clocks of two machines may differ over the life of a scanner, as a part of it.
 const CLOCKS_DIFFER: Nanos = 10;
 
@@ -61,6 +64,9 @@ pub enum Metadata {
     KeyRanges {
         within: KeyRange,
         ranges: Vec<KeyRange>,
+        /// Bytes of the ranges as the server estimates them, and the least that each was to have.
+        sizes: Vec<u64>,
+        chunk: u64,
         /// The keys of a scan of all ranges at once, and of one scan for each range, at one snapshot.
         keys: Option<(EncodedKeys, EncodedKeys)>,
     },
@@ -109,9 +115,9 @@ pub(super) fn fault(
             is_late
                 .then(|| format!("a scanner lives that was idle for {least} to {most} ns, more than {ttl}"))
         }
-        Metadata::KeyRanges { within, ranges, keys } => {
-            ranges_fault(within, ranges).or_else(|| keys_fault(keys.as_ref()?))
-        }
+        Metadata::KeyRanges { within, ranges, sizes, chunk, keys } => ranges_fault(within, ranges)
+            .or_else(|| sizes_fault(sizes, *chunk))
+            .or_else(|| keys_fault(keys.as_ref()?)),
     }
 }
 
@@ -226,6 +232,17 @@ fn ranges_fault(within: &KeyRange, ranges: &[KeyRange]) -> Option<String> {
     };
     let empty = ranges.iter().find(is_empty).filter(|_| ranges.len() > 1);
     empty.map(|range| format!("the range {range:02x?} has no key"))
+}
+
+/// Returns sizes that a split does not have: each range but the last has the bytes that were asked for.
+fn sizes_fault(sizes: &[u64], chunk: u64) -> Option<String> {
+    let (_, full) = sizes.split_last()?;
+    if let Some(size) = full.iter().find(|size| **size < chunk) {
+        return Some(format!("a range has {size} bytes, and was to have {chunk}"));
+    }
+    let sum = sizes.iter().fold(0_u64, |sum, size| sum.saturating_add(*size));
+    let (count, is_wrong) = (sizes.len(), sizes.len() > RANGES_MAX || sum > TABLET_BYTES_MAX);
+    is_wrong.then(|| format!("its {count} ranges have {sum} bytes"))
 }
 
 fn keys_fault((whole, parts): &(EncodedKeys, EncodedKeys)) -> Option<String> {

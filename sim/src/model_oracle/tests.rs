@@ -71,6 +71,8 @@ words! {
         RangesOverlap = "ranges-overlap",
         RangesLackEnd = "ranges-lack-end",
         RangeLacksRow = "range-lacks-row",
+        RangeIsSmall = "range-is-small",
+        RangesAreHuge = "ranges-are-huge",
         ScannerLivesOn = "scanner-lives-on",
         ScannerExpiresEarly = "scanner-expires-early",
     }
@@ -243,13 +245,18 @@ impl Player {
             None => vec![(None, None)],
         };
         let mut parts = keys.clone();
+        let chunk = 300;
+        let mut sizes: Vec<u64> =
+            ranges.iter().map(|(_, upper)| upper.as_ref().map_or(0, |_| chunk)).collect();
         match self.broken {
+            Some(Rule::RangeIsSmall) => sizes[0] = chunk - 1,
+            Some(Rule::RangesAreHuge) => sizes.iter_mut().for_each(|size| *size = u64::MAX),
             Some(Rule::RangesOverlap) => ranges.push((None, None)),
             Some(Rule::RangesLackEnd) => ranges.iter_mut().for_each(|range| range.1 = Some(vec![0xff])),
             Some(Rule::RangeLacksRow) => drop(parts.pop()),
             _ => {}
         }
-        Metadata::KeyRanges { within: (None, None), ranges, keys: Some((keys, parts)) }
+        Metadata::KeyRanges { within: (None, None), ranges, sizes, chunk, keys: Some((keys, parts)) }
     }
 
     /// Returns the row after a write that breaks the rule.

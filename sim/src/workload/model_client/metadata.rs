@@ -4,7 +4,6 @@
 use bytes::Bytes;
 use engine::time::Instant;
 use nyala_common::rpc::client::{CallOptions, RpcResponse};
-use nyala_proto::kudu::PartitionPb;
 use nyala_proto::kudu::master::{
     GetTableLocationsRequestPb, GetTableLocationsResponsePb, GetTableStatisticsRequestPb,
     GetTableStatisticsResponsePb, ListTablesRequestPb, ListTablesResponsePb,
@@ -14,6 +13,7 @@ use nyala_proto::kudu::tserver::list_tablets_response_pb::StatusAndSchemaPb;
 use nyala_proto::kudu::tserver::{
     ListTabletsRequestPb, ListTabletsResponsePb, SplitKeyRangeRequestPb, SplitKeyRangeResponsePb,
 };
+use nyala_proto::kudu::{KeyRangePb, PartitionPb};
 use sim_plan::RandomStream;
 use sim_plan::client_ops::{MetadataQuery, ReplicaChoice, RowsFormat};
 use sim_plan::tables::Value;
@@ -262,9 +262,11 @@ impl ModelClient {
         let chunk = random.pick(&[1, 300, 2_000, 1 << 20]);
         let (began, call) = self.begin("key ranges");
         let told = self.key_ranges(view, &place, &within, chunk, deadline).await;
-        let Some(ranges) = self.end(call, told) else { return };
+        let Some(told) = self.end(call, told) else { return };
+        let (ranges, sizes): (Vec<KeyRange>, Vec<u64>) = told.into_iter().unzip();
         let keys = self.keys_of_ranges(view, &place, &within, &ranges, deadline).await;
-        self.record_metadata(began, 0, view, &place.id, Metadata::KeyRanges { within, ranges, keys });
+        let answer = Metadata::KeyRanges { within, ranges, sizes, chunk, keys };
+        self.record_metadata(began, 0, view, &place.id, answer);
     }
 
     async fn key_ranges(
@@ -274,7 +276,7 @@ impl ModelClient {
         within: &KeyRange,
         chunk: u64,
         deadline: Instant,
-    ) -> Result<Vec<KeyRange>, CallFailure> {
+    ) -> Result<Vec<(KeyRange, u64)>, CallFailure> {
         let bytes = |key: &Option<Vec<u8>>| key.as_deref().map(Bytes::copy_from_slice);
         let request = SplitKeyRangeRequestPb {
             tablet_id: Bytes::copy_from_slice(place.id.as_bytes()),
@@ -306,11 +308,12 @@ impl ModelClient {
         Err(CallFailure::NotNow("no attempt is left".to_string()))
     }
 
+    /// Returns the ranges of a split and their sizes in bytes.
     async fn split_at(
         &mut self,
         address: &str,
         request: &SplitKeyRangeRequestPb,
-    ) -> Result<Vec<KeyRange>, CallFailure> {
+    ) -> Result<Vec<(KeyRange, u64)>, CallFailure> {
         let called: RpcResponse<SplitKeyRangeResponsePb> =
             self.plain.call(address, TSERVER, "SplitKeyRange", request, CallOptions::default()).await?;
         if let Some(error) = &called.message.error {
@@ -322,8 +325,11 @@ impl ModelClient {
             });
         }
         let key = |key: &Option<Bytes>| key.as_ref().map(|key| key.to_vec());
-        let ranges = called.message.ranges.iter();
-        Ok(ranges.map(|range| (key(&range.start_primary_key), key(&range.stop_primary_key))).collect())
+        let sized = |range: &KeyRangePb| {
+            let bounds = (key(&range.start_primary_key), key(&range.stop_primary_key));
+            (bounds, range.size_bytes_estimates)
+        };
+        Ok(called.message.ranges.iter().map(sized).collect())
     }
 
     /// Returns the keys of a scan of all ranges, and of one scan for each range, at one snapshot. `None` if a scan
