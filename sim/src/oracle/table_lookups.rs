@@ -24,6 +24,8 @@ pub struct SoughtTablet {
     pub partition: String,
     /// Roles and addresses of its replicas, as text, by the ids of their servers.
     pub replicas: BTreeMap<String, String>,
+    /// True if masters say that the location is old, which they never do.
+    pub is_stale: bool,
 }
 
 /// A part of a table's list that was asked for, and the tablets that were told.
@@ -42,8 +44,8 @@ pub struct LookupPage {
 pub struct TableLookups {
     pub table: String,
     pub whole: Vec<SoughtTablet>,
-    /// Tablets that masters tell for the ids of the whole list and for [`NO_TABLET`], and the ids that they do not
-    /// know.
+    /// Tablets that masters tell for the ids of the whole list, some of them twice or in upper case, and for
+    /// [`NO_TABLET`], and the ids that they do not know.
     pub by_id: Vec<SoughtTablet>,
     pub unknown: Vec<String>,
     pub pages: Vec<LookupPage>,
@@ -56,6 +58,8 @@ pub fn check(lookups: &TableLookups) -> Vec<Violation> {
     if whole.windows(2).any(|pair| pair[0].start >= pair[1].start) {
         wrong.push(format!("its tablets are not in order: {whole:?}"));
     }
+    let stale = whole.iter().find(|tablet| tablet.is_stale);
+    wrong.extend(stale.map(|tablet| format!("masters call a location old: {tablet:?}")));
     wrong.extend(id_faults(lookups));
     wrong.extend(lookups.pages.iter().filter_map(|page| page_fault(whole, page)));
     wrong.into_iter().map(|what| Violation::new(NAME, format!("table {table}: {what}"))).collect()
@@ -100,7 +104,7 @@ mod tests {
     fn tablet(id: &str, start: u8, end: u8) -> SoughtTablet {
         let replicas = BTreeMap::from([("s".to_string(), "leader at t0:1".to_string())]);
         let (id, partition) = (id.to_string(), format!("{start} to {end}"));
-        SoughtTablet { id, start: vec![start], end: vec![end], partition, replicas }
+        SoughtTablet { id, start: vec![start], end: vec![end], partition, replicas, is_stale: false }
     }
 
     fn page(start: &[u8], end: &[u8], max: Option<u32>, told: &[&str]) -> LookupPage {
@@ -131,7 +135,12 @@ mod tests {
         assert_eq!(found(|lookups| lookups.by_id[0].partition.clear()), 1);
         assert_eq!(found(|lookups| lookups.unknown.clear()), 1);
         assert_eq!(found(|lookups| lookups.unknown.push("a".to_string())), 1);
+        assert_eq!(found(|lookups| lookups.by_id.push(lookups.by_id[0].clone())), 2, "an id was told twice");
+        assert_eq!(found(|lookups| lookups.by_id[0].is_stale = true), 1);
         assert_eq!(found(|lookups| lookups.whole.swap(0, 1)), 1);
+        let stale =
+            |tablets: &mut Vec<SoughtTablet>| tablets.iter_mut().for_each(|told| told.is_stale = true);
+        assert_eq!(found(|lookups| [&mut lookups.whole, &mut lookups.by_id].into_iter().for_each(stale)), 1);
     }
 
     #[test]

@@ -7,7 +7,7 @@ use nyala_common::env::Env;
 use nyala_proto::kudu::master::{
     GetTableLocationsRequestPb, GetTableLocationsResponsePb, GetTableSchemaRequestPb,
     GetTableSchemaResponsePb, GetTabletLocationsRequestPb, GetTabletLocationsResponsePb,
-    IsAlterTableDoneRequestPb, IsAlterTableDoneResponsePb, TabletLocationsPb, TsInfoPb,
+    IsAlterTableDoneRequestPb, IsAlterTableDoneResponsePb, PartitionKeyPb, TabletLocationsPb, TsInfoPb,
 };
 use nyala_proto::kudu::{PartitionPb, PartitionSchemaPb, SchemaPb};
 
@@ -23,6 +23,8 @@ use crate::wire::keys::Bounds;
 
 /// Most tablets of a part of a list.
 const PAGE_TABLETS: u32 = 2;
+/// Bytes of a bucket's number in a partition key.
+const BUCKET_BYTES: usize = 4;
 /// Code of masters for a table that was dropped meanwhile.
 const TABLE_NOT_FOUND: i32 = 3;
 
@@ -93,25 +95,56 @@ async fn list(
 ) -> Result<Vec<SoughtTablet>, CallFailure> {
     let key = |key: &[u8]| (!key.is_empty()).then(|| Bytes::copy_from_slice(key));
     let request = GetTableLocationsRequestPb {
-        table: table_of(table.id()),
         partition_key_start: key(start),
         partition_key_end: key(end),
         max_returned_locations: max,
-        intern_ts_infos_in_response: Some(true),
         ..Default::default()
+    };
+    list_by(client, table, request, deadline).await
+}
+
+/// Returns the tablets of a table whose partition key is given in two parts, as newer clients of Kudu give it: the
+/// buckets, and the range.
+async fn list_by_parts(
+    client: &mut PlainClient,
+    table: &Table,
+    key: &[u8],
+    deadline: Instant,
+) -> Result<Vec<SoughtTablet>, CallFailure> {
+    let buckets = BUCKET_BYTES * table.partition_schema().hash.len();
+    let (hash, range) = key.split_at(buckets.min(key.len()));
+    let part = |part: &[u8]| Some(Bytes::copy_from_slice(part));
+    let key = PartitionKeyPb { hash_key: part(hash), range_key: part(range) };
+    let request =
+        GetTableLocationsRequestPb { key_start: Some(key.clone()), key_end: Some(key), ..Default::default() };
+    list_by(client, table, request, deadline).await
+}
+
+async fn list_by(
+    client: &mut PlainClient,
+    table: &Table,
+    keys: GetTableLocationsRequestPb,
+    deadline: Instant,
+) -> Result<Vec<SoughtTablet>, CallFailure> {
+    let request = GetTableLocationsRequestPb {
+        table: table_of(table.id()),
+        intern_ts_infos_in_response: Some(true),
+        ..keys
     };
     let told: GetTableLocationsResponsePb = client.ask_until("GetTableLocations", &request, deadline).await?;
     Ok(told.tablet_locations.iter().map(|tablet| sought(tablet, &told.ts_infos)).collect())
 }
 
-/// Locates tablets by their ids, in replies that name the server of each replica in full. Returns the ids that masters
-/// do not know, too.
+/// Locates tablets by their ids, in replies that name the server of each replica in full. The first id is asked for in
+/// upper case, too, and the last one twice: each tablet is told once. Returns the ids that masters do not know, too.
 async fn locate_by_id(
     client: &mut PlainClient,
     whole: &[SoughtTablet],
     deadline: Instant,
 ) -> Result<(Vec<SoughtTablet>, Vec<String>), CallFailure> {
-    let ids = whole.iter().map(|tablet| tablet.id.as_str()).chain([NO_TABLET]);
+    let upper = whole.first().map(|tablet| tablet.id.to_ascii_uppercase());
+    let own = whole.iter().chain(whole.last()).map(|tablet| tablet.id.as_str());
+    let ids = upper.as_deref().into_iter().chain(own).chain([NO_TABLET]);
     let request = GetTabletLocationsRequestPb {
         tablet_ids: ids.map(|id| Bytes::copy_from_slice(id.as_bytes())).collect(),
         ..Default::default()
@@ -122,7 +155,7 @@ async fn locate_by_id(
     Ok((found, told.errors.iter().map(|error| text(&error.tablet_id)).collect()))
 }
 
-/// Lists a table in parts: one after the other, and one tablet by its first key alone.
+/// Lists a table in parts: one after the other, and one tablet by its first key alone, whole and in two parts.
 async fn list_in_pages(
     client: &mut PlainClient,
     table: &Table,
@@ -142,6 +175,8 @@ async fn list_in_pages(
     if let Some(middle) = whole.get(whole.len() / 2).filter(|tablet| !tablet.start.is_empty()) {
         let only = (middle.start.clone(), middle.start.clone());
         let told = list(client, table, &only, None, deadline).await?;
+        pages.push(page(&only, None, &told));
+        let told = list_by_parts(client, table, &middle.start, deadline).await?;
         pages.push(page(&only, None, &told));
     }
     Ok(pages)
@@ -163,7 +198,8 @@ fn sought(tablet: &TabletLocationsPb, servers: &[TsInfoPb]) -> SoughtTablet {
     let replicas = replicas.collect();
     let (start, end) = bounds_of(tablet.partition.as_ref());
     let partition = partition_text(tablet.partition.as_ref());
-    SoughtTablet { id: text(&tablet.tablet_id), start, end, partition, replicas }
+    let is_stale = tablet.deprecated_stale();
+    SoughtTablet { id: text(&tablet.tablet_id), start, end, partition, replicas, is_stale }
 }
 
 fn text(id: &[u8]) -> String {
