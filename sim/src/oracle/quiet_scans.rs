@@ -1,5 +1,5 @@
 //! Scans of a tablet in a quiet cluster: a scanner ends with its last reply, replies have at most the rows of one block
-//! beyond the size that was asked for, and each reports the cost of its call.
+//! beyond the size that was asked for, and each reports the cost of its call: no more time than the client waited.
 
 use super::Violation;
 
@@ -8,6 +8,10 @@ pub const NAME: &str = "quiet scans";
 
 /// Most rows of a block where small replies are asked for: one block is a reply of a byte.
 const BLOCK_ROWS_MAX: i64 = 128;
+
+/// Time by which the clocks of a client and of a server may differ over a call: one world moves the time of its hosts
+/// one after the other.
+const CLOCKS_DIFFER_NANOS: i64 = 5_000_000;
 
 /// Cost of a call, as its reply reports it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -18,6 +22,8 @@ pub struct ReplyCost {
     pub bytes: i64,
     pub queued_nanos: i64,
     pub total_nanos: i64,
+    /// Time from the call to its reply, by the client's clock.
+    pub waited_nanos: i64,
 }
 
 /// Replies to the calls of one scan.
@@ -78,9 +84,11 @@ fn reply_faults(scan: &ScanReplies) -> Vec<String> {
 }
 
 fn is_plausible(cost: &ReplyCost) -> bool {
-    let ReplyCost { cached, from_files, bytes, queued_nanos, total_nanos } = *cost;
+    let ReplyCost { cached, from_files, bytes, queued_nanos, total_nanos, waited_nanos } = *cost;
     let least = [cached, from_files, bytes, queued_nanos, total_nanos].into_iter().min();
-    least >= Some(0) && cached.checked_add(from_files) == Some(bytes)
+    let most = waited_nanos.saturating_add(CLOCKS_DIFFER_NANOS);
+    let is_in_time = queued_nanos.checked_add(total_nanos).is_some_and(|served| served <= most);
+    least >= Some(0) && cached.checked_add(from_files) == Some(bytes) && is_in_time
 }
 
 #[cfg(test)]
@@ -88,7 +96,8 @@ mod tests {
     use super::*;
 
     fn found(change: impl FnOnce(&mut QuietScan)) -> usize {
-        let cost = ReplyCost { cached: 5, from_files: 7, bytes: 12, queued_nanos: 0, total_nanos: 9 };
+        let (queued_nanos, total_nanos, waited_nanos) = (0, 9, 10);
+        let cost = ReplyCost { cached: 5, from_files: 7, bytes: 12, queued_nanos, total_nanos, waited_nanos };
         let whole = ScanReplies {
             is_small: false,
             replies: vec![(0, Some(cost)), (200, Some(cost))],
@@ -133,6 +142,12 @@ mod tests {
         assert_eq!(with(|cost| (cost.cached, cost.bytes) = (-1, 6)), 1);
         assert_eq!(with(|cost| cost.queued_nanos = -1), 1);
         assert_eq!(with(|cost| cost.total_nanos = -1), 1);
+        let later = |cost: &mut ReplyCost| cost.total_nanos = cost.waited_nanos + CLOCKS_DIFFER_NANOS;
+        assert_eq!(with(later), 0);
+        let too_late = |cost: &mut ReplyCost| {
+            (cost.queued_nanos, cost.total_nanos) = (2, cost.waited_nanos + CLOCKS_DIFFER_NANOS - 1);
+        };
+        assert_eq!(with(too_late), 1);
         assert_eq!(found(|quiet| quiet.scans[0].replies[1].1 = None), 1);
     }
 }

@@ -1,6 +1,8 @@
 //! Scans of an audit: one tablet of a table is read twice at its leader, which counts its open scanners before and
 //! after that.
 
+use std::time::Duration;
+
 use engine::time::Instant;
 use nyala_client::{ScanSpec, Table};
 use nyala_common::rpc::client::{CallOptions, RpcResponse};
@@ -64,9 +66,11 @@ async fn read_replies(
     let mut request = ScanRequestPb { batch_size_bytes, ..opening };
     let (mut scan, mut scanner) = (ScanReplies { is_small, ..ScanReplies::default() }, None);
     for call_seq_id in 1..=CALLS_MAX {
+        let called = client.env.now().mono;
         let reply = scan_once(client, address, &request, deadline).await?;
+        let waited = client.env.now().mono.since(called);
         let rows = reply.data.as_ref().map_or(0, |data| i64::from(data.num_rows()));
-        scan.replies.push((rows, reply.resource_metrics.as_ref().and_then(cost)));
+        scan.replies.push((rows, reply.resource_metrics.as_ref().and_then(|told| cost(told, waited))));
         if !reply.has_more_results() {
             scan.is_whole = true;
             return Some(scan);
@@ -98,12 +102,14 @@ async fn scan_once(
     Some(reply.message).filter(|reply| reply.error.is_none())
 }
 
-fn cost(told: &ResourceMetricsPb) -> Option<ReplyCost> {
+/// Returns the cost of a call for whose reply the client has waited for some time.
+fn cost(told: &ResourceMetricsPb, waited: Duration) -> Option<ReplyCost> {
     Some(ReplyCost {
         cached: told.cfile_cache_hit_bytes?,
         from_files: told.cfile_cache_miss_bytes?,
         bytes: told.bytes_read?,
         queued_nanos: told.queue_duration_nanos?,
         total_nanos: told.total_duration_nanos?,
+        waited_nanos: i64::try_from(waited.as_nanos()).unwrap_or(i64::MAX),
     })
 }
