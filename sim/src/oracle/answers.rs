@@ -3,6 +3,7 @@
 //! ```text
 //! client    kind of the error, by kind of request ──► may the plan cause it?
 //! service   code and status, by method            ──► may this method tell it?
+//! RPC       code, by method                       ──► may a cluster that is not secured refuse the call?
 //! ```
 //!
 //! Not here: calls without a reply (`availability`), and refusals that the model of a table decides (`model_oracle`).
@@ -15,7 +16,7 @@ use super::creations::TOO_FEW;
 use super::history_gc::HISTORY_GONE;
 use super::{OracleReport, Violation};
 use crate::history::{CallError, CallOutcome, ClientRequest, HistoryOp, RowOutcome, RowResult};
-use crate::wire::client::ToldError;
+use crate::wire::client::{RPC_ERROR, ToldError};
 use sim_plan::faults::{DiskEffect, Fault};
 use sim_plan::{ClientOp, Host, Plan};
 
@@ -37,34 +38,124 @@ const NO_SUCH_COLUMNS: &str = "not present in the current schema";
 /// Part of the message about a timestamp that is too far ahead, for a clock that is behind.
 pub const FROM_THE_FUTURE: &str = "ahead of this server's clock";
 
+/// A service's code, and the statuses that may come with it. No status: any, as the error may have many origins.
+type CodedStatuses = (i32, &'static [i32]);
+
 /// Codes that a method may tell plain clients.
 struct ToldCodes {
     method: &'static str,
-    codes: &'static [i32],
+    codes: &'static [CodedStatuses],
     /// Codes that need a fault, such as a replica that failed.
-    after_faults: &'static [i32],
+    after_faults: &'static [CodedStatuses],
 }
 
-const TOLD: [ToldCodes; 9] = [
-    // UNKNOWN_ERROR (not the leader, given up, a dropped range), INVALID_SCHEMA, MISMATCHED_SCHEMA, TABLET_NOT_FOUND,
-    // TABLET_NOT_RUNNING, THROTTLED, TABLET_FAILED.
-    ToldCodes { method: "Write", codes: &[1, 2, 5, 6, 12, 19], after_faults: &[20] },
-    // UNKNOWN_ERROR (a column is dropped as the scan begins), INVALID_SCAN_SPEC, INVALID_SNAPSHOT, SCANNER_EXPIRED.
-    ToldCodes { method: "Scan", codes: &[1, 2, 5, 6, 8, 12, 13], after_faults: &[7, 20] },
-    ToldCodes { method: "ScannerKeepAlive", codes: &[], after_faults: &[7] },
-    // TABLE_NOT_FOUND, CATALOG_MANAGER_NOT_INITIALIZED, NOT_THE_LEADER, TABLET_NOT_RUNNING.
-    ToldCodes { method: "GetTableLocations", codes: &[3, 6, 7, 9], after_faults: &[] },
-    ToldCodes { method: "GetTableSchema", codes: &[3, 6, 7], after_faults: &[] },
-    ToldCodes { method: "GetTableStatistics", codes: &[3, 6, 7], after_faults: &[] },
-    ToldCodes { method: "ListTables", codes: &[6, 7], after_faults: &[] },
-    ToldCodes { method: "ListTablets", codes: &[], after_faults: &[] },
-    // TABLET_NOT_FOUND, TABLET_NOT_RUNNING.
-    ToldCodes { method: "SplitKeyRange", codes: &[6, 12], after_faults: &[20] },
+/// Statuses.
+const NOT_FOUND: i32 = 1;
+const CORRUPTION: i32 = 2;
+const NOT_SUPPORTED: i32 = 3;
+const INVALID_ARGUMENT: i32 = 4;
+const IO_ERROR: i32 = 5;
+const ALREADY_PRESENT: i32 = 6;
+const ILLEGAL_STATE: i32 = 9;
+const NOT_AUTHORIZED: i32 = 10;
+const ABORTED: i32 = 11;
+const SERVICE_UNAVAILABLE: i32 = 13;
+const TIMED_OUT: i32 = 14;
+
+/// Statuses of UNKNOWN_ERROR. A tablet that is unavailable or throttled makes the whole call fail as too busy, damaged
+/// bytes in a write are a MISMATCHED_SCHEMA, and those that a scan reads fail the replica.
+const OF_WRITES: &[i32] = &[
+    NOT_FOUND,
+    NOT_SUPPORTED,
+    INVALID_ARGUMENT,
+    IO_ERROR,
+    ALREADY_PRESENT,
+    ILLEGAL_STATE,
+    NOT_AUTHORIZED,
+    ABORTED,
+    TIMED_OUT,
+];
+const OF_SCANS: &[i32] = &[
+    NOT_FOUND,
+    NOT_SUPPORTED,
+    INVALID_ARGUMENT,
+    ALREADY_PRESENT,
+    ILLEGAL_STATE,
+    NOT_AUTHORIZED,
+    ABORTED,
+    TIMED_OUT,
 ];
 
+/// TABLET_NOT_FOUND: there is none, or a tombstone.
+const NO_TABLET: CodedStatuses = (6, &[NOT_FOUND, ILLEGAL_STATE]);
+/// TABLET_FAILED.
+const FAILED: CodedStatuses = (20, &[ILLEGAL_STATE]);
+/// SCANNER_EXPIRED.
+const EXPIRED: CodedStatuses = (7, &[NOT_FOUND]);
+/// Codes of masters: TABLE_NOT_FOUND, CATALOG_MANAGER_NOT_INITIALIZED, NOT_THE_LEADER, TABLET_NOT_RUNNING.
+const NO_TABLE: CodedStatuses = (3, &[NOT_FOUND]);
+const LOADING: CodedStatuses = (6, &[SERVICE_UNAVAILABLE]);
+const NO_LEADER: CodedStatuses = (7, &[ILLEGAL_STATE]);
+const NOT_UP: CodedStatuses = (9, &[SERVICE_UNAVAILABLE]);
+
+const TOLD: [ToldCodes; 11] = [
+    ToldCodes {
+        method: "Write",
+        codes: &[
+            // UNKNOWN_ERROR: not the leader, given up, a dropped range.
+            (1, OF_WRITES),
+            // INVALID_SCHEMA, MISMATCHED_SCHEMA.
+            (2, &[INVALID_ARGUMENT]),
+            (5, &[CORRUPTION, NOT_SUPPORTED, INVALID_ARGUMENT]),
+            NO_TABLET,
+            // TABLET_NOT_RUNNING.
+            (12, &[ILLEGAL_STATE]),
+        ],
+        after_faults: &[FAILED],
+    },
+    ToldCodes {
+        method: "Scan",
+        codes: &[
+            // UNKNOWN_ERROR: a column is dropped as the scan begins.
+            (1, OF_SCANS),
+            // INVALID_SCHEMA, MISMATCHED_SCHEMA.
+            (2, &[INVALID_ARGUMENT]),
+            (5, &[INVALID_ARGUMENT]),
+            NO_TABLET,
+            // INVALID_SCAN_SPEC, TABLET_NOT_RUNNING.
+            (8, &[]),
+            (12, &[]),
+            // INVALID_SNAPSHOT.
+            (13, &[INVALID_ARGUMENT]),
+        ],
+        after_faults: &[EXPIRED, FAILED],
+    },
+    ToldCodes { method: "ScannerKeepAlive", codes: &[], after_faults: &[EXPIRED] },
+    ToldCodes {
+        method: "GetTableLocations",
+        codes: &[NO_TABLE, LOADING, NO_LEADER, NOT_UP],
+        after_faults: &[],
+    },
+    ToldCodes { method: "GetTableSchema", codes: &[NO_TABLE, LOADING, NO_LEADER], after_faults: &[] },
+    ToldCodes { method: "GetTableStatistics", codes: &[NO_TABLE, LOADING, NO_LEADER], after_faults: &[] },
+    ToldCodes { method: "IsAlterTableDone", codes: &[NO_TABLE, LOADING, NO_LEADER], after_faults: &[] },
+    ToldCodes { method: "IsCreateTableDone", codes: &[NO_TABLE, LOADING, NO_LEADER], after_faults: &[] },
+    ToldCodes { method: "ListTables", codes: &[LOADING, NO_LEADER], after_faults: &[] },
+    ToldCodes { method: "ListTablets", codes: &[], after_faults: &[] },
+    // TABLET_NOT_RUNNING.
+    ToldCodes { method: "SplitKeyRange", codes: &[NO_TABLET, (12, &[])], after_faults: &[FAILED] },
+];
+
+/// Errors of the RPC layer that clients without proofs of identity cannot provoke by what they ask:
+/// ERROR_NO_SUCH_METHOD and _SERVICE, ERROR_INVALID_REQUEST, and those of malformed messages, of rights and of tokens.
+const RPC_REFUSALS: [i32; 10] = [2, 3, 5, 12, 13, 14, 15, 16, 17, 18];
+
 impl ToldCodes {
-    fn allow(&self, code: i32, has_faults: bool) -> bool {
-        self.codes.contains(&code) || has_faults && self.after_faults.contains(&code)
+    fn allow(&self, code: i32, status: i32, has_faults: bool) -> bool {
+        let fits = |(known, statuses): &CodedStatuses| {
+            *known == code && (statuses.is_empty() || statuses.contains(&status))
+        };
+        self.codes.iter().any(fits) || has_faults && self.after_faults.iter().any(fits)
     }
 }
 
@@ -210,17 +301,25 @@ pub fn check(
             _ => {}
         }
     }
-    for (ToldError { method, code, status }, (count, text)) in errors {
+    let has_cause = causes.has_faults || plan.pauses_scans();
+    for (error, (count, text)) in errors {
         report.checked += count;
-        // Callers of other methods decide about their errors.
-        let of_method = TOLD.iter().find(|told| told.method == method);
-        let has_cause = causes.has_faults || plan.pauses_scans();
-        if of_method.is_some_and(|told| !told.allow(*code, has_cause)) {
-            let message =
-                format!("{method} told the code {code} with status {status}, which it must not: {text}");
-            report.add(violation(&message));
-        }
+        let fault = told_fault(error, text, has_cause, plan.security.is_some());
+        fault.into_iter().for_each(|message| report.add(violation(&message)));
     }
+}
+
+/// Returns what is wrong with an error that a service, or the RPC layer before it, told a plain client.
+fn told_fault(error: &ToldError, text: &str, has_cause: bool, is_secure: bool) -> Option<String> {
+    let ToldError { method, code, status } = error;
+    if let Some(method) = method.strip_prefix(RPC_ERROR) {
+        let is_wrong = !is_secure && RPC_REFUSALS.contains(code);
+        return is_wrong.then(|| format!("a call of {method} ended in the error {code} of RPC: {text}"));
+    }
+    // Callers of other methods decide about their errors.
+    let of_method = TOLD.iter().find(|told| told.method == method)?;
+    (!of_method.allow(*code, *status, has_cause))
+        .then(|| format!("{method} told the code {code} with status {status}, which it must not: {text}"))
 }
 
 fn violation(message: &str) -> Violation {
@@ -287,6 +386,7 @@ mod tests {
         plan.clients.iter_mut().for_each(|client| client.ops.clear());
         plan.clients[0].ops.extend_from_slice(ops);
         plan.data.history = std::time::Duration::ZERO;
+        plan.security = None;
         let error = |(method, code, status): &(&str, i32, i32)| {
             (ToldError { method: method.to_string(), code: *code, status: *status }, (1, "why".to_string()))
         };
@@ -391,5 +491,31 @@ mod tests {
         assert_eq!(judged(&[], &[("Write", 7, 1)]), 1);
         assert_eq!(judged(&[], &[("Write", 20, 9)]), 1, "no fault of the plan fails a replica");
         assert_eq!(judged(&[], &[("Scan", 3, 9)]), 1);
+    }
+
+    #[test]
+    fn a_code_with_the_status_of_another_error_is_reported() {
+        let right = [("Write", 6, 1), ("Scan", 12, 13), ("GetTableLocations", 7, 9), ("ListTables", 6, 13)];
+        assert_eq!(judged(&[], &right), 0);
+        let wrong = [
+            ("Write", 1, 13),
+            ("Write", 12, 13),
+            ("Scan", 13, 13),
+            ("GetTableLocations", 7, 13),
+            ("IsAlterTableDone", 3, 9),
+        ];
+        assert_eq!(judged(&[], &wrong), wrong.len());
+    }
+
+    #[test]
+    fn refusals_before_the_service_need_proofs_of_identity() {
+        let told = |code| {
+            let (method, status) = (format!("{RPC_ERROR}Scan"), 0);
+            ToldError { method, code, status }
+        };
+        let fault = |code: i32, is_secure: bool| told_fault(&told(code), "why", true, is_secure).is_some();
+        assert!([2, 3, 5, 15, 17].into_iter().all(|code| fault(code, false)));
+        assert!(!fault(15, true), "a token may have expired");
+        assert!(!fault(6, false) && !fault(11, false));
     }
 }

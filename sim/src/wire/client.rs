@@ -117,6 +117,9 @@ pub struct ToldError {
     pub status: i32,
 }
 
+/// Beginning of the method of an error that is of the RPC layer. Its code is that layer's.
+pub const RPC_ERROR: &str = "rpc of ";
+
 /// The errors that services told plain clients: their number and the first message of each. Clones share them.
 #[derive(Debug, Clone, Default)]
 pub struct ToldErrors {
@@ -128,6 +131,13 @@ impl ToldErrors {
         let error = ToldError { method: method.to_string(), code, status: status.code };
         let mut errors = self.errors.lock();
         errors.entry(error).or_insert_with(|| (0, text_of(status))).0 += 1;
+    }
+
+    /// Adds an error of the RPC layer: the call ended without a message of its method.
+    fn add_rpc(&self, method: &str, code: i32, message: &str) {
+        let error = ToldError { method: format!("{RPC_ERROR}{method}"), code, status: 0 };
+        let mut errors = self.errors.lock();
+        errors.entry(error).or_insert_with(|| (0, message.to_string())).0 += 1;
     }
 
     pub fn all(&self) -> BTreeMap<ToldError, (u64, String)> {
@@ -244,6 +254,11 @@ impl PlainClient {
         let proxy = self.proxies.entry(address.to_string()).or_insert_with(proxy);
         let deadline = self.env.now().mono.after(self.attempt);
         let called = proxy.call(service, method, request, deadline, options).await;
+        if let Err(error @ RpcError::Remote { code, message, .. }) = &called
+            && !error.is_busy()
+        {
+            self.errors.add_rpc(method, *code as i32, message);
+        }
         called.map_err(|error| match error {
             RpcError::Remote { .. } if error.is_busy() => CallFailure::NotNow(error.to_string()),
             RpcError::Network { sent: false, .. } | RpcError::TimedOut { sent: false, .. } => {
