@@ -24,8 +24,8 @@ pub(super) struct TabletBudget {
 }
 
 impl TabletBudget {
-    /// Limits of operations that can fit into a budget. Each split row and each pair of bounds makes a tablet, and their
-    /// keys are at least as long as their cells.
+    /// Limits of operations that can fit into a budget. Each split row and each pair of bounds makes a tablet, and keys
+    /// are at least as long as their cells.
     pub(super) const OP_LIMITS: RangeOpLimits =
         RangeOpLimits { count: 2 * TABLETS_MAX as usize, cell_bytes: KEY_BYTES_MAX as usize };
 

@@ -27,7 +27,7 @@ pub(crate) struct PartialName<'a> {
 }
 
 impl PartialName<'_> {
-    /// Returns the partial names of a table. Masters that accepted a name of more bytes accept partial names of as many.
+    /// Returns the partial names of a table. Masters that accepted a longer name accept partial names as long.
     pub(crate) fn of(name: &str) -> PartialName<'_> {
         let stem_bytes_max = NAME_BYTES_MAX.max(name.len()) - TIME_DIGITS;
         if name.len() + RESTORING.len() <= stem_bytes_max {

@@ -135,7 +135,7 @@ impl Operation {
     }
 }
 
-/// What a function computes of its operands.
+/// Computation of a function from its operands.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 enum Work {
     Negate,

@@ -35,8 +35,9 @@ impl ExitError {
         ExitError { code: USAGE, message: error.message }
     }
 
-    /// Returns the error of flags, or files that they name, which were refused before the start. A name that cannot be looked up yet, or a
-    /// file that cannot be read now, is worth another start: after a power cut the resolver may come back last.
+    /// Returns the error of flags, or files that they name, which were refused before the start. A name that cannot be
+    /// looked up yet, or a file that cannot be read now, is worth another start: after a power cut the resolver may be
+    /// the last to come back.
     pub fn flags(error: Error) -> ExitError {
         let wrong_path = error.errno.is_some_and(|errno| WRONG_PATH_ERRORS.contains(&errno));
         match error.kind {

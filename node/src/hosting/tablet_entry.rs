@@ -249,8 +249,7 @@ impl TabletEntry {
         Some(bound.columns.clone())
     }
 
-    /// Stores a binding, unless the schema is too long. The bytes are copied, because a slice would keep a whole request
-    /// alive.
+    /// Stores a binding, unless the schema is too long. The bytes are copied: a slice would keep a whole request alive.
     pub fn remember_columns(&self, client: &Bytes, version: u32, columns: Arc<[ClientColumn]>) {
         if client.len() > BOUND_BYTES_MAX {
             return;

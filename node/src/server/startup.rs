@@ -11,7 +11,7 @@ use prost::Message;
 
 use super::ServerStatus;
 use super::clock_watch::{self, ClockRule, ClockTrust, TimeSource};
-use super::flags::{Flags, check_replication_factors};
+use super::flags::Flags;
 use super::format_support::FormatSupport;
 use super::ntp::{self, NtpConfig};
 use super::security;
@@ -268,7 +268,7 @@ fn tserver_masters(flags: &Flags) -> Result<Vec<String>> {
 
 /// Returns the configuration of a master.
 pub async fn master_config(env: &Env, flags: &Arc<Flags>) -> Result<MasterConfig> {
-    check_replication_factors(flags)?;
+    flags.check_replication_factors()?;
     let masters = config::masters(flags, "master_addresses")?;
     let addresses = config::addresses(env, flags, ServerKind::Master, &masters).await?;
     let (wal_dir, data_dirs) = config::directories(flags)?;

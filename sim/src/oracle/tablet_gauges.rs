@@ -53,8 +53,8 @@ mod tests {
             check(&[EntityGauges { server, tablet: None, told, wanted }]).len()
         };
         assert_eq!(found(|_| {}), 0);
-        assert_eq!(found(|told| drop(told.insert("num_raft_leaders", 3))), 1);
-        assert_eq!(found(|told| drop(told.remove("active_scanners"))), 1);
+        assert_eq!(found(|told| told.extend([("num_raft_leaders", 3)])), 1);
+        assert_eq!(found(|told| told.retain(|name, _| *name != "active_scanners")), 1);
         assert_eq!(found(|told| told.clear()), 2);
     }
 

@@ -275,8 +275,8 @@ fn has_groups(kind: ColumnKind) -> bool {
     !matches!(kind.word, Float | Double | Int128 | Uint8 | Uint16 | Uint32 | Uint64)
 }
 
-/// Adds the parts of sums that their types cannot hold: rows after those of the groups. Returns the groups, and the rows
-/// of parts of each; `None` for a row that is neither.
+/// Adds the parts of sums that their types cannot hold: rows after those of the groups. Returns the groups, and the
+/// number of rows of parts of each; `None` for a row that is neither.
 fn with_whole_sums(found: Vec<Group>, results: &[Option<ResultKind>]) -> Option<(Vec<Group>, Vec<usize>)> {
     let mut places: BTreeMap<Vec<Value>, usize> = BTreeMap::new();
     let (mut whole, mut part_rows): (Vec<Group>, Vec<usize>) = (Vec::new(), Vec::new());

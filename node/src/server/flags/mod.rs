@@ -24,7 +24,7 @@ use engine::error::{Error, Result};
 use nyala_common::nearest::did_you_mean;
 
 pub use self::failure_time::{FOLLOWER_FAILED_SEC, follower_failed_after};
-pub use self::replication_factor::check_replication_factors;
+use self::replication_factor::{DEFAULT_NUM_REPLICAS, ReplicationFactors};
 pub use super::flag_table::TABLE;
 use crate::dirs::ServerKind;
 
@@ -349,8 +349,8 @@ impl Flags {
         let bad_value = |why| FlagError::BadValue(format!("{}: {why}", spec.name));
         let (stored, number) = spec.parse(value).map_err(bad_value)?;
         spec.check_granted(&stored).map_err(bad_value)?;
-        if spec.name == replication_factor::DEFAULT_NUM_REPLICAS {
-            replication_factor::check_default(self, number).map_err(bad_value)?;
+        if spec.name == DEFAULT_NUM_REPLICAS {
+            self.replication_factors().check_default(number).map_err(bad_value)?;
         }
         if !spec.runtime && spec.has_effect() {
             let why = format!("{} takes effect only when the server starts; set it and restart", spec.name);
@@ -361,6 +361,26 @@ impl Flags {
             return Err(FlagError::NotSafe(why));
         }
         self.store(spec, value).map_err(bad_value)
+    }
+
+    fn replication_factors(&self) -> ReplicationFactors {
+        ReplicationFactors {
+            min: self.number("min_num_replicas"),
+            max: self.number("max_num_replicas"),
+            with_even: self.bool("allow_unsafe_replication_factor"),
+        }
+    }
+
+    /// Returns `Invalid` for values with which no table can be created, or none with the factor of
+    /// `default_num_replicas`. If that is not given, tables may be created that name a factor.
+    pub fn check_replication_factors(&self) -> Result<()> {
+        let factors = self.replication_factors();
+        factors.check().map_err(|why| Error::invalid(format!("min_num_replicas: {why}")))?;
+        if !self.is_given(DEFAULT_NUM_REPLICAS) {
+            return Ok(());
+        }
+        let checked = factors.check_default(self.number(DEFAULT_NUM_REPLICAS));
+        checked.map_err(|why| Error::invalid(format!("{DEFAULT_NUM_REPLICAS}: {why}")))
     }
 
     fn store(&self, spec: &'static FlagSpec, value: &str) -> Result<String, String> {

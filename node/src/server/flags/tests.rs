@@ -182,3 +182,47 @@ fn flags_without_effect_are_reported_if_set() {
     let told: Vec<_> = flags.without_effect().iter().map(|current| current.spec.name).collect();
     assert_eq!(told, ["never_fsync"]);
 }
+
+/// Returns the flags of a master that have these values.
+fn flags(values: &[(&str, &str)]) -> Flags {
+    let flags = Flags::new();
+    values.iter().for_each(|(name, value)| flags.set(name, value).expect(name));
+    flags
+}
+
+#[test]
+fn factors_with_which_no_table_can_be_created_are_refused_at_the_start() {
+    let refused =
+        |values: &[(&str, &str)]| flags(values).check_replication_factors().expect_err("no table").message;
+    let lines = [
+        refused(&[("min_num_replicas", "5"), ("max_num_replicas", "3")]),
+        refused(&[("min_num_replicas", "5"), ("default_num_replicas", "3")]),
+        refused(&[("max_num_replicas", "1"), ("default_num_replicas", "3")]),
+        refused(&[("default_num_replicas", "4")]),
+    ];
+    expect_test::expect![[r#"
+        min_num_replicas: 5 is above max_num_replicas (3), so that no table could be created; lower it
+        default_num_replicas: 3 is not between min_num_replicas (5) and max_num_replicas (7); give a number between them
+        default_num_replicas: 3 is not between min_num_replicas (1) and max_num_replicas (1); give a number between them
+        default_num_replicas: 4 is even, which survives no more failures than one replica fewer; give an odd number"#]]
+    .assert_eq(&lines.join("\n"));
+    for allowed in [
+        &[("min_num_replicas", "5"), ("default_num_replicas", "5")][..],
+        &[],
+        &[("min_num_replicas", "5")],
+        &[("default_num_replicas", "4"), ("allow_unsafe_replication_factor", "true")],
+    ] {
+        assert_eq!(flags(allowed).check_replication_factors(), Ok(()), "{allowed:?}");
+    }
+}
+
+#[test]
+fn a_default_that_no_table_can_have_is_refused_at_run_time() {
+    let flags = flags(&[("max_num_replicas", "5")]);
+    let change = |value: &str| flags.change(DEFAULT_NUM_REPLICAS, value, true);
+    for refused in ["2", "7", "0"] {
+        assert!(matches!(change(refused), Err(FlagError::BadValue(_))), "{refused}");
+    }
+    assert_eq!(change("5"), Ok("3".to_string()));
+    assert_eq!(change("1"), Ok("5".to_string()));
+}

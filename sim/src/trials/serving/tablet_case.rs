@@ -21,7 +21,7 @@ impl TabletCase {
         TabletCase { id, members, version: 0, is_dropped: false, newest: 0 }
     }
 
-    /// Records the timestamps of operations that began after all earlier replies; returns one that is not newer than
+    /// Records the timestamps of operations that began after every earlier reply; returns one that is not newer than
     /// those, whichever server led the tablet.
     pub(super) fn record(&mut self, timestamps: &[u64]) -> Option<u64> {
         let old = timestamps.iter().copied().find(|timestamp| *timestamp <= self.newest);
