@@ -20,7 +20,8 @@ use crate::server_files::{contents, replica_sizes, superblocks, tombstones};
 use crate::server_usage::RunningServers;
 use crate::workload::catalog_audit::CatalogAudit;
 use crate::world::World;
-use sim_plan::{FaultKind, Host, Plan};
+use sim_plan::faults::Trigger;
+use sim_plan::{Fault, FaultKind, Host, Plan, TimedFault};
 
 /// Duration without requests.
 pub const IDLE: Duration = Duration::from_secs(2);
@@ -131,5 +132,8 @@ pub fn find_unready(world: &mut dyn World, plan: &Plan, checks: &[ServerCheck]) 
     let damaged = servers.filter(|name| world.machine(name).disks_are_damaged()).collect();
     let has = |kind| plan.faults.iter().any(|fault| fault.kind.kind() == kind);
     let loses_refused = has(FaultKind::ClockStep) && has(FaultKind::Wipe);
-    readiness::check(checks, &LastingCauses { damaged, loses_refused })
+    let keeps_copy =
+        |fault: &&TimedFault| matches!(fault.kind, Fault::DiskErrorAfter { moment: Trigger::GiveUp, .. });
+    let keep_copies = plan.faults.iter().filter(keeps_copy).map(|fault| fault.target.name()).collect();
+    readiness::check(checks, &LastingCauses { damaged, keep_copies, loses_refused })
 }

@@ -10,7 +10,9 @@ const NAME: &str = "readiness";
 /// Word of a check that has nothing to tell an operator.
 const OK: &str = "ok";
 /// Checks of files. Damage may wait for an operator: no copy replaces a tombstone that cannot be read.
-const OF_FILES: [&str; 2] = ["tablets", "scrub"];
+const OF_FILES: [&str; 2] = [TABLETS, "scrub"];
+/// Check of tablet servers for failed replicas.
+const TABLETS: &str = "tablets";
 /// Check of masters for servers that they refuse. A refused server that is lost stays refused.
 const OF_SERVERS: &str = "tablet servers";
 
@@ -29,6 +31,8 @@ pub struct ServerCheck {
 pub struct LastingCauses {
     /// Servers whose files are damaged.
     pub damaged: BTreeSet<String>,
+    /// Servers that could not remove what a copy has left: the replica stays failed until it is copied again.
+    pub keep_copies: BTreeSet<String>,
     /// True if a server whose clock masters refused may have lost its disks.
     pub loses_refused: bool,
 }
@@ -36,6 +40,7 @@ pub struct LastingCauses {
 impl LastingCauses {
     fn explain(&self, check: &ServerCheck) -> bool {
         OF_FILES.contains(&check.name) && self.damaged.contains(&check.server)
+            || check.name == TABLETS && self.keep_copies.contains(&check.server)
             || check.name == OF_SERVERS && self.loses_refused
     }
 }
@@ -65,11 +70,13 @@ mod tests {
             word,
             text: "why".to_string(),
         };
-        let causes = LastingCauses { damaged: BTreeSet::from(["t1".to_string()]), loses_refused: false };
+        let [damaged, keep_copies] = ["t1", "t2"].map(|server| BTreeSet::from([server.to_string()]));
+        let causes = LastingCauses { damaged, keep_copies, loses_refused: false };
         let found = |checks: &[ServerCheck]| check(checks, &causes).len();
         assert_eq!(found(&[of("t0", "tablets", OK), of("m0", "masters", OK)]), 0);
         assert_eq!(found(&[of("t1", "tablets", "warning"), of("t1", "scrub", "warning")]), 0);
         assert_eq!(found(&[of("t0", "tablets", "warning")]), 1, "its files are sound");
+        assert_eq!(found(&[of("t2", "tablets", "warning"), of("t2", "scrub", "warning")]), 1);
         assert_eq!(found(&[of("t1", "masters", "failed"), of("t1", "space", "warning")]), 2);
         let refused = [of("m0", "tablet servers", "warning")];
         assert_eq!(found(&refused), 1);

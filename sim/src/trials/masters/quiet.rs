@@ -34,6 +34,7 @@ impl Script {
         // Failed members in maintenance mode are not replaced.
         self.end_maintenance().await?;
         self.until_whole().await?;
+        self.look_as_users().await?;
         self.policy = None;
         self.create_in_outage().await?;
         let moves = self.random.percent(TRANSFERS);

@@ -22,6 +22,8 @@ use super::tables::Requested;
 
 /// Percentage of lists of soft-deleted tables.
 const DELETED: u64 = 10;
+/// Rounds of reads at the quiet end.
+const QUIET_LOOKS: usize = 6;
 
 /// A user's rights to see a table and to count its rows.
 #[derive(Debug, Clone, Copy)]
@@ -31,6 +33,17 @@ struct View {
 }
 
 impl Script {
+    /// Reads as several users after the last disturbance, when every answer is checked.
+    pub(super) async fn look_as_users(&mut self) -> Result<(), String> {
+        for _ in 0..QUIET_LOOKS {
+            self.list_as_user().await?;
+            self.read_schema().await?;
+            self.read_statistics().await?;
+            self.locate_tablets().await?;
+        }
+        Ok(())
+    }
+
     /// Lists tables as a user.
     pub(super) async fn list_as_user(&mut self) -> Result<(), String> {
         let (user, deleted) = (self.draw_user(), self.random.percent(DELETED));
