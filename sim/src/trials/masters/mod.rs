@@ -79,7 +79,7 @@ const NAME: &str = "masters trial";
 const STORY: usize = 60;
 /// Percentages of trials with proofs of identity, and of the others with a policy.
 const SECURE: u64 = 40;
-const WITH_POLICY: u64 = 50;
+const WITH_POLICY: u64 = 80;
 /// Latencies of the masters' devices.
 const DEVICE: DiskCost =
     DiskCost { op: Duration::from_micros(20), kib: Duration::from_micros(2), sync: Duration::from_millis(1) };
