@@ -488,12 +488,17 @@ fn the_only_voter_opens_on_a_full_disk_and_stores_its_term_afterwards() {
     let mut out = ReplicaEffects::default();
     replica.start(ClockReading::default(), &mut || Timestamp(1 << 40), &mut out);
     assert!(!replica.is_leader(), "its vote is not durable");
+    assert!(
+        !replica.tablet().mvcc().is_caught_up(),
+        "readers of the newest rows wait for its pending operations"
+    );
     let (_, stored_next) = out.meta.expect("the term is to be stored");
     assert_eq!((stored_next.term, stored_next.voted_for), (before.term + 1, Some(world::setup().me.id)));
     assert_eq!(consensus_meta_store::load(&world.disk, world::TABLET), Ok(before));
     drop((replica, log));
     world.disk.set_free(1 << 30);
     world.reopen().unwrap();
+    assert!(world.replica().tablet().mvcc().is_caught_up());
     check(&world, &model);
 }
 
@@ -509,7 +514,9 @@ fn a_member_of_a_group_opens_on_a_full_disk() {
     let cache = PageCache::new(1 << 20);
     drop(Replica::create(wal, data, meta, members, world::setup(), TabletConfig::tiny(), cache).unwrap());
     disk.set_free(0);
-    assert!(open_alone(&disk).is_ok(), "its metadata is as it was");
+    let (mut replica, _log) = open_alone(&disk).expect("its metadata is as it was");
+    replica.start(ClockReading::default(), &mut || Timestamp(1 << 40), &mut ReplicaEffects::default());
+    assert!(replica.tablet().mvcc().is_caught_up(), "a follower may lack the newest rows");
 }
 
 #[test]

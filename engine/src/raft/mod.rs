@@ -350,7 +350,12 @@ impl Raft {
 
     /// Returns true if this replica leads as the only voter: then every timestamp that it takes is safe.
     pub fn leads_single_voter_group(&self) -> bool {
-        self.is_leader() && self.active_config().is_only_voter(self.me)
+        self.is_leader() && self.is_only_voter()
+    }
+
+    /// Returns true if this replica is the only voter. It leads, or will lead as soon as its term is stored.
+    pub fn is_only_voter(&self) -> bool {
+        self.active_config().is_only_voter(self.me)
     }
 
     /// Returns true if this leader has committed an operation of its own term. Only then it has applied, or is about to

@@ -108,7 +108,9 @@ impl Replica {
         let mvcc = self.applier.tablet.mvcc();
         out.progress |= mvcc.set_safe_time_source(safe_time_source);
         let (term, caught_up) = (self.raft.term(), self.raft.is_caught_up_leader());
-        mvcc.set_leadership(self.raft.is_leader().then_some(LeadershipState { term, caught_up }));
+        // Clients of the only voter have no other replica to read from, whether it leads yet or waits for space.
+        let is_read = self.raft.is_leader() || self.raft.is_only_voter();
+        mvcc.set_leadership(is_read.then_some(LeadershipState { term, caught_up }));
     }
 
     pub(super) fn with_raft<R>(

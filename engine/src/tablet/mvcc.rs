@@ -44,7 +44,7 @@ struct State {
     leads: Option<LeadershipState>,
 }
 
-/// A leader's term, and its progress in applying earlier terms.
+/// The term of a leader, or of the only voter, and its progress in applying earlier terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LeadershipState {
     pub term: Term,
@@ -127,7 +127,7 @@ impl Mvcc {
         std::mem::replace(&mut state.source, next) != next
     }
 
-    /// Sets the leadership state; `None` if this replica is not the leader.
+    /// Sets the leadership state; `None` if this replica is neither the leader nor the only voter.
     pub fn set_leadership(&self, leads: Option<LeadershipState>) {
         self.lock().leads = leads;
     }
@@ -137,8 +137,8 @@ impl Mvcc {
         self.lock().leads.map(|leads| leads.term)
     }
 
-    /// Returns true unless this replica is a leader for which [`Mvcc::latest`] may lack acknowledged operations.
-    /// Readers do not expect such completeness of other replicas.
+    /// Returns true unless this replica is a leader, or the only voter, for which [`Mvcc::latest`] may lack acknowledged
+    /// operations. Readers do not expect such completeness of other replicas.
     pub fn is_caught_up(&self) -> bool {
         self.lock().leads.is_none_or(|leads| leads.caught_up)
     }
