@@ -249,12 +249,9 @@ impl TabletEntry {
         Some(bound.columns.clone())
     }
 
-    /// Stores a binding, unless the schema is too long. The bytes are copied: a slice would keep a whole request alive.
+    /// Stores a binding, unless the schema is too long.
     pub fn remember_columns(&self, client: &Bytes, version: u32, columns: Arc<[ClientColumn]>) {
-        if client.len() > BOUND_BYTES_MAX {
-            return;
-        }
-        let client = client.to_vec();
+        let Some(client) = kept_copy(client) else { return };
         *self.bound.lock() = Some(BoundSchema { version, client, columns });
     }
 
@@ -267,12 +264,15 @@ impl TabletEntry {
 
     /// Stores a binding; see [`TabletEntry::remember_columns`].
     pub fn remember_projection(&self, client: &[u8], schema: &Arc<Schema>, columns: Arc<[ProjectedColumn]>) {
-        if client.len() > BOUND_BYTES_MAX {
-            return;
-        }
-        let (schema, client) = (schema.clone(), client.to_vec());
+        let Some(client) = kept_copy(client) else { return };
+        let schema = schema.clone();
         *self.bound_projection.lock() = Some(BoundProjection { schema, client, columns });
     }
+}
+
+/// Returns a copy of a client's schema; `None` if it is too long to be kept. A slice would keep a whole request alive.
+fn kept_copy(client: &[u8]) -> Option<Vec<u8>> {
+    (client.len() <= BOUND_BYTES_MAX).then(|| client.to_vec())
 }
 
 fn failure_of(state: &EntryState) -> Option<Error> {
@@ -292,5 +292,16 @@ fn state_pb(state: &EntryState) -> TabletStatePb {
         EntryState::Copying => TabletStatePb::Initialized,
         EntryState::Stopping => TabletStatePb::Stopping,
         EntryState::Tombstoned(_) | EntryState::Stopped => TabletStatePb::Stopped,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_schema_with_long_comments_is_not_kept() {
+        assert_eq!(kept_copy(&[7; BOUND_BYTES_MAX]).map(|kept| kept.len()), Some(BOUND_BYTES_MAX));
+        assert_eq!(kept_copy(&[7; BOUND_BYTES_MAX + 1]), None);
     }
 }

@@ -150,18 +150,11 @@ fn keep_old(disk: &dyn Disk, tablet: TabletId) -> Result<()> {
         old => old.map_err(failed)?,
     };
     let (mut copy, mut number) = (format!("{path}.bak"), 1);
-    while is_there(disk, &copy).map_err(failed)? {
+    while disk.entry_kind(&copy).map_err(failed)?.is_some() {
         number += 1;
         copy = format!("{path}.bak{number}");
     }
     disk::replace_file(disk, &copy, &old).map_err(failed)
-}
-
-fn is_there(disk: &dyn Disk, path: &str) -> std::io::Result<bool> {
-    match disk.open(path) {
-        Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(false),
-        opened => opened.map(|_| true),
-    }
 }
 
 #[cfg(test)]
