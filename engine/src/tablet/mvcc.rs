@@ -137,8 +137,8 @@ impl Mvcc {
         self.lock().leads.map(|leads| leads.term)
     }
 
-    /// Returns true unless this replica is a leader, or the only voter, for which [`Mvcc::latest`] may lack acknowledged
-    /// operations. Readers do not expect such completeness of other replicas.
+    /// Returns true unless this replica is a leader, or the only voter, for which [`Mvcc::latest`] may lack
+    /// acknowledged operations. Readers do not expect such completeness of other replicas.
     pub fn is_caught_up(&self) -> bool {
         self.lock().leads.is_none_or(|leads| leads.caught_up)
     }
