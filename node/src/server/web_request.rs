@@ -7,7 +7,7 @@ use engine::error::{Error, Result};
 use futures_util::future::{Either, select};
 use http_body_util::{BodyExt, Empty, Limited};
 use hyper::client::conn::http1;
-use hyper::{Request, StatusCode};
+use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
 
 use nyala_common::env::{Env, Stream};
@@ -25,12 +25,12 @@ pub(crate) fn machine_authorities(env: &Env) -> Option<Vec<u8>> {
     SYSTEM_AUTHORITIES.iter().find_map(|file| env.disks.read_file(file).ok())
 }
 
-/// Sends a request on a connection. Returns the reply's status and its body of at most `body_bytes_max` bytes.
+/// Sends a request on a connection. Returns the reply with its body of at most `body_bytes_max` bytes.
 pub(crate) async fn exchange(
     stream: Stream,
     request: Request<Empty<Bytes>>,
     body_bytes_max: usize,
-) -> Result<(StatusCode, Bytes)> {
+) -> Result<Response<Bytes>> {
     let (sender, connection) = http1::handshake(TokioIo::new(stream)).await.map_err(failed)?;
     match select(pin!(connection), pin!(send(sender, request, body_bytes_max))).await {
         Either::Right((got, _)) => got,
@@ -46,11 +46,11 @@ async fn send(
     mut sender: http1::SendRequest<Empty<Bytes>>,
     request: Request<Empty<Bytes>>,
     body_bytes_max: usize,
-) -> Result<(StatusCode, Bytes)> {
-    let response = sender.send_request(request).await.map_err(failed)?;
-    let status = response.status();
-    let body = Limited::new(response.into_body(), body_bytes_max).collect().await;
-    body.map(|body| (status, body.to_bytes())).map_err(|error| Error::aborted(error.to_string()))
+) -> Result<Response<Bytes>> {
+    let (head, body) = sender.send_request(request).await.map_err(failed)?.into_parts();
+    let body = Limited::new(body, body_bytes_max).collect().await;
+    let body = body.map_err(|error| Error::aborted(error.to_string()))?;
+    Ok(Response::from_parts(head, body.to_bytes()))
 }
 
 /// Returns an error with its causes: those of TLS are inside.

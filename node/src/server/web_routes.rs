@@ -21,6 +21,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use super::flags::Flags;
 use super::health::{HealthBoard, HealthCheck};
 use super::pages::html::{self, PageFrame};
+use super::pages::list_headers::list_headers;
 use super::pages::options::{PageFormat, PageOptions};
 use super::pages::page::WebPage;
 use super::pages::registry::{PageBody, PageError, PageErrorKind};
@@ -247,19 +248,17 @@ fn page(
             };
         }
     };
-    match options.format {
+    let mut answer = match options.format {
         PageFormat::Html => answer(StatusCode::OK, HTML, html::render(&page, options, &frame())),
         PageFormat::Text => text(StatusCode::OK, page_text::render(&page, options)),
-        PageFormat::Json => {
-            let mut answer = answer(StatusCode::OK, JSON, json::render(&page, options));
-            for (name, value) in json::headers(&page, options) {
-                if let Ok(value) = HeaderValue::from_str(&value) {
-                    answer.headers_mut().insert(HeaderName::from_static(name), value);
-                }
-            }
-            answer
+        PageFormat::Json => answer(StatusCode::OK, JSON, json::render(&page, options)),
+    };
+    for (name, value) in list_headers(&page, options) {
+        if let Ok(value) = HeaderValue::from_str(&value) {
+            answer.headers_mut().insert(HeaderName::from_static(name), value);
         }
     }
+    answer
 }
 
 /// Returns a static file, which browsers may keep: its path changes with the content.

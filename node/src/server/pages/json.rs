@@ -1,13 +1,13 @@
 //! JSON of a page: an object with a member for each block; a table is an array of objects.
 //!
-//! An array has the rows of one page. Headers tell how many rows there are, and the address of the next page, so that
-//! programs which know only the array still read it.
+//! An array has the rows of one page: headers say how many rows there are (`list_headers`), so that programs which know
+//! only the array still read it.
 
 use serde_json::{Map, Value, json};
 
 use super::options::PageOptions;
 use super::page::{
-    BlockContent, PageBlock, PageCell, PageTable, RowsetPicture, WebPage, page_count, wall_time,
+    BlockContent, PageBlock, PageCell, PageTable, RowsetPicture, WebPage, wall_time,
 };
 
 /// Returns the page as JSON.
@@ -21,18 +21,6 @@ pub fn render(page: &WebPage, options: &PageOptions) -> String {
         object.insert(block.id.to_owned(), block_value(block, options));
     }
     encode(&Value::Object(object))
-}
-
-/// Returns the headers of the answer: the rows of the longest table, and the next page, if a table has further rows.
-pub fn headers(page: &WebPage, options: &PageOptions) -> Vec<(&'static str, String)> {
-    let Some(rows) = page.matching_rows(options) else { return Vec::new() };
-    let mut headers = vec![("x-total-count", rows.to_string())];
-    let number = options.page.max(1);
-    if number < page_count(rows) {
-        let next = PageOptions { page: number + 1, ..options.clone() };
-        headers.push(("link", format!("<{}>; rel=\"next\"", next.link())));
-    }
-    headers
 }
 
 /// Returns a value as JSON in which no `<` can end a script or a comment of a page that contains it.

@@ -13,6 +13,7 @@
 pub mod common_pages;
 pub mod html;
 pub mod json;
+pub mod list_headers;
 pub mod options;
 pub mod overview;
 pub mod page;

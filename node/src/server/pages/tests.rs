@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::html::{self, PageFrame};
+use super::list_headers::list_headers;
 use super::options::{PageFormat, PageOptions};
 use super::page::{
     BlockContent, PageBlock, PageCell, PageLink, PageTable, ROWS_PER_PAGE, RowsetBar, RowsetPicture,
@@ -118,7 +119,7 @@ fn a_program_reads_a_list_page_by_page_to_its_end() {
         let options = options(&format!("format=json&{query}"));
         let value: serde_json::Value = serde_json::from_str(&json::render(&page, &options)).expect("JSON");
         let rows = |table: &str| value[table].as_array().expect("an array").len();
-        let headers = json::headers(&page, &options);
+        let headers = list_headers(&page, &options);
         let headers = headers.iter().map(|(name, value)| format!(", {name}: {value}")).collect::<String>();
         format!("{query}: {} and {} rows{headers}\n", rows("long"), rows("short"))
     };
@@ -132,7 +133,22 @@ fn a_program_reads_a_list_page_by_page_to_its_end() {
         q=nothing: 0 and 0 rows, x-total-count: 0
     "#]]
     .assert_eq(&queries.map(answer).concat());
-    assert!(json::headers(&WebPage::new("Facts"), &options("format=json")).is_empty(), "there is no list");
+    assert!(list_headers(&WebPage::new("Facts"), &options("format=json")).is_empty(), "there is no list");
+}
+
+#[test]
+fn text_for_programs_has_the_link_of_the_next_page() {
+    let mut table = PageTable::new(&[("n", "N")]);
+    for n in 0..2 * ROWS_PER_PAGE as u64 + 1 {
+        table.row(vec![PageCell::Count(n)]);
+    }
+    let mut page = WebPage::new("Lists").with(PageBlock::table("long", "Long", table));
+    let last = |page: &WebPage, query: &str| list_headers(page, &options(query)).pop();
+    assert_eq!(last(&page, "raw&page=2"), Some(("link", "<?format=text&page=3>; rel=\"next\"".to_owned())));
+    assert_eq!(last(&page, "raw&page=3"), Some(("x-total-count", "2001".to_owned())));
+    assert_eq!(last(&page, "page=2"), None, "people follow the links of the page");
+    page.raw = Some(String::new());
+    assert_eq!(last(&page, "raw&page=2"), None, "a form of its own has no pages");
 }
 
 #[test]

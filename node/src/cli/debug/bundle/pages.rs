@@ -8,8 +8,8 @@ use bytes::Bytes;
 use clap::ArgMatches;
 use engine::error::{Error, Result};
 use http_body_util::Empty;
-use hyper::header::{AUTHORIZATION, HOST, HeaderValue};
-use hyper::{Request, StatusCode};
+use hyper::header::{AUTHORIZATION, HOST, HeaderValue, LINK};
+use hyper::{Request, Response, StatusCode};
 
 use super::archive::Bundle;
 use crate::cli::options::{read_named, text};
@@ -17,7 +17,8 @@ use crate::server::web_request::{exchange, machine_authorities};
 use nyala_common::env::{Env, Stream};
 use nyala_common::security::tls::{TlsWebClient, WebTrust, certificates_from_pem};
 
-/// Pages of servers of both kinds, and the names of their files. Pages that a server does not have are left out.
+/// Pages of servers of both kinds, and the names of their files. Pages that a server does not have are left out. The
+/// second and further parts of a list are files with a number: `tablets-2.txt`.
 const PAGES: [(&str, &str); 23] = [
     ("/?raw", "overview.txt"),
     ("/readyz", "readyz.txt"),
@@ -46,8 +47,10 @@ const PAGES: [(&str, &str); 23] = [
 
 /// Deadline of one page.
 const TIMEOUT: Duration = Duration::from_secs(30);
-/// Longest page that is read, in bytes.
+/// Longest page that is read, in bytes, with all parts of its list.
 const PAGE_BYTES_MAX: usize = 256 << 20;
+/// Most parts of a list that are read: rows beyond them would hide what a reader looks for.
+const PARTS_MAX: usize = 100;
 
 /// Web port of a server, `host:port`.
 pub(super) struct WebPort<'a> {
@@ -76,13 +79,9 @@ impl PageClient {
         let mut refused = None;
         for (path, name) in PAGES {
             let file = format!("{dir}/{name}");
-            let got = env.timeout(TIMEOUT, self.get(env, web, path)).await;
-            let late = || Err(Error::timed_out(format!("{}{path} did not reply in time", web.address)));
-            match got.unwrap_or_else(late) {
-                Ok((StatusCode::NOT_FOUND, _)) => {}
-                Ok((StatusCode::UNAUTHORIZED, body)) => refused = Some(body),
-                // A server that is not ready says why in the body.
-                Ok((_, bytes)) => bundle.add(&file, bytes.to_vec()),
+            match self.add_list(env, web, path, &file, bundle).await {
+                Ok(Some(body)) => refused = Some(body),
+                Ok(None) => {}
                 Err(error) => {
                     bundle.failed(&file, &error.message);
                     // The other pages of a dead port take as long.
@@ -102,8 +101,43 @@ impl PageClient {
         }
     }
 
-    /// Returns status and body of a page.
-    async fn get(&self, env: &Env, web: &WebPort<'_>, path: &str) -> Result<(StatusCode, Bytes)> {
+    /// Adds a page, and the further parts of its list. Returns the body of a refusal.
+    async fn add_list(
+        &self,
+        env: &Env,
+        web: &WebPort<'_>,
+        path: &str,
+        file: &str,
+        bundle: &mut Bundle,
+    ) -> Result<Option<Bytes>> {
+        let (mut next, mut bytes_left) = (Some(path.to_owned()), PAGE_BYTES_MAX);
+        for part in 1..=PARTS_MAX {
+            let Some(path) = next else { return Ok(None) };
+            let got = env.timeout(TIMEOUT, self.get(env, web, &path, bytes_left)).await;
+            let late = || Err(Error::timed_out(format!("{}{path} did not reply in time", web.address)));
+            let page = got.unwrap_or_else(late)?;
+            next = page.headers().get(LINK).and_then(|link| next_part(&path, link.to_str().ok()?));
+            bytes_left -= page.body().len();
+            match page.status() {
+                StatusCode::NOT_FOUND => {}
+                StatusCode::UNAUTHORIZED => return Ok(Some(page.into_body())),
+                // A server that is not ready says why in the body.
+                _ => bundle.add(&part_name(file, part), page.into_body().to_vec()),
+            }
+        }
+        if next.is_some() {
+            bundle.failed(file, &format!("only the first {PARTS_MAX} parts of the list were read"));
+        }
+        Ok(None)
+    }
+
+    async fn get(
+        &self,
+        env: &Env,
+        web: &WebPort<'_>,
+        path: &str,
+        bytes_max: usize,
+    ) -> Result<Response<Bytes>> {
         let (address, mut request) = (web.address, Request::get(path).header(HOST, web.address));
         // Invariant: the password is sent only inside TLS, to a server that was verified by CAs of the command line.
         if let Some(password) = self.password.as_ref().filter(|_| web.https) {
@@ -113,7 +147,7 @@ impl PageClient {
         let request = request.body(Empty::<Bytes>::new());
         let request = request.map_err(|error| failed(Error::invalid(error.to_string())))?;
         let stream = self.connect(env, web).await?;
-        exchange(stream, request, PAGE_BYTES_MAX).await.map_err(failed)
+        exchange(stream, request, bytes_max).await.map_err(failed)
     }
 
     async fn connect(&self, env: &Env, web: &WebPort<'_>) -> Result<Stream> {
@@ -130,6 +164,21 @@ impl PageClient {
                 "{address}: HTTPS, and this machine has no list of trusted CAs; give --web-ca-cert"
             ))),
         }
+    }
+}
+
+/// Returns the address of a list's next part: the query that a header `Link` names, of the same page.
+fn next_part(path: &str, link: &str) -> Option<String> {
+    let query = link.strip_prefix("<?")?.strip_suffix(">; rel=\"next\"")?;
+    let page = path.split_once('?').map_or(path, |(page, _)| page);
+    Some(format!("{page}?{query}"))
+}
+
+/// Returns the name of the file for a part of a list.
+fn part_name(file: &str, part: usize) -> String {
+    match file.rsplit_once('.') {
+        Some((stem, ending)) if part > 1 => format!("{stem}-{part}.{ending}"),
+        _ => file.to_owned(),
     }
 }
 
@@ -177,6 +226,15 @@ fn password(env: &Env, matches: &ArgMatches) -> Result<Option<HeaderValue>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn parts_of_a_list_have_addresses_and_names() {
+        let next = next_part("/tablets?raw", "<?format=text&page=2>; rel=\"next\"");
+        assert_eq!(next.as_deref(), Some("/tablets?format=text&page=2"));
+        assert_eq!(next_part("/tablets?raw", "<https://example.org/>; rel=\"next\""), None, "another place");
+        assert_eq!(part_name("servers/x/tablets.txt", 1), "servers/x/tablets.txt");
+        assert_eq!(part_name("servers/x/tablets.txt", 12), "servers/x/tablets-12.txt");
+    }
 
     #[test]
     fn a_password_needs_the_ca_of_the_web_ports() {

@@ -162,9 +162,10 @@ impl JwksUrl {
         let request = request.body(Empty::<Bytes>::new());
         let request = request.map_err(|error| Error::invalid(format!("jwks_url: {error}")))?;
         let reply = exchange(self.connect(env).await?, request, KEY_SET_BYTES_MAX).await;
-        match reply.map_err(|error| error.context("jwks_url"))? {
-            (StatusCode::OK, keys) => Ok(keys),
-            (status, _) => Err(Error::aborted(format!("jwks_url: the reply is {status}, not 200"))),
+        let reply = reply.map_err(|error| error.context("jwks_url"))?;
+        match reply.status() {
+            StatusCode::OK => Ok(reply.into_body()),
+            status => Err(Error::aborted(format!("jwks_url: the reply is {status}, not 200"))),
         }
     }
 
