@@ -1,6 +1,7 @@
 //! Execution of one statement against a cluster.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use datafusion::arrow::array::{ArrayRef, RecordBatch, StringArray};
 use datafusion::arrow::datatypes::{DataType as ArrowType, SchemaRef};
@@ -58,11 +59,20 @@ pub(crate) struct Executor {
     pub(crate) files: bool,
     /// Memory of the statements.
     pub(crate) runtime: Arc<RuntimeEnv>,
+    /// Longest time of a statement, where the client sets none; `None` for no limit.
+    pub(crate) statement_timeout: Option<Duration>,
 }
 
 impl Executor {
     pub(crate) fn new(client: Client, runtime: Arc<RuntimeEnv>) -> Executor {
-        Executor { client, plan: PlanOptions::default(), fault_tolerant: false, files: true, runtime }
+        Executor {
+            client,
+            plan: PlanOptions::default(),
+            fault_tolerant: false,
+            files: true,
+            runtime,
+            statement_timeout: None,
+        }
     }
 
     pub(crate) async fn execute(&self, parsed: Parsed) -> SqlResult<Answer> {

@@ -154,6 +154,8 @@ fn serve_config(options: &Options, serve: &ServeOptions, env: &Env) -> Result<Se
         connections_max: serve.connections_max,
         message_bytes_max: serve.message_bytes_max,
         memory_bytes_max: serve.memory_bytes_max,
+        statement_timeout: Some(Duration::from_secs(serve.statement_timeout.into()))
+            .filter(|limit| !limit.is_zero()),
         passwords: passwords.map(Arc::new),
         encryption,
         allow_plaintext: serve.allow_plaintext,

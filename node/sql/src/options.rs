@@ -134,6 +134,10 @@ pub(super) struct ServeOptions {
     /// percent of the memory of this machine or of its control group
     #[arg(long, value_name = "BYTES")]
     pub(super) memory_bytes_max: Option<usize>,
+    /// Longest time of a statement in seconds; 0 for no limit. A client of the Postgres protocol may SET
+    /// statement_timeout
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    pub(super) statement_timeout: u32,
 }
 
 #[cfg(test)]

@@ -65,6 +65,7 @@ pub(super) struct Access {
     passwords: Option<Arc<Passwords>>,
     fault_tolerant: bool,
     server_aggregation: bool,
+    statement_timeout: Option<Duration>,
     /// Memory of the statements of all clients.
     runtime: Arc<RuntimeEnv>,
     /// Checks of secrets that may begin.
@@ -92,9 +93,15 @@ impl Access {
         // The other half is for what is not counted: messages, plans, rows on their way to clients.
         let half = || usize::try_from(cluster.env().memory.limit_bytes() / 2).unwrap_or(usize::MAX);
         let runtime = memory::runtime(config.memory_bytes_max.unwrap_or_else(half))?;
-        let (fault_tolerant, server_aggregation) = (config.fault_tolerant, config.server_aggregation);
-        let checks = Semaphore::new(checks_max);
-        Ok(Access { cluster, passwords, fault_tolerant, server_aggregation, runtime, checks })
+        Ok(Access {
+            cluster,
+            passwords,
+            fault_tolerant: config.fault_tolerant,
+            server_aggregation: config.server_aggregation,
+            statement_timeout: config.statement_timeout,
+            runtime,
+            checks: Semaphore::new(checks_max),
+        })
     }
 
     pub(super) fn env(&self) -> &Env {
@@ -122,6 +129,7 @@ impl Access {
         executor.fault_tolerant = self.fault_tolerant;
         executor.plan.server_aggregation = self.server_aggregation;
         executor.files = false;
+        executor.statement_timeout = self.statement_timeout;
         executor
     }
 

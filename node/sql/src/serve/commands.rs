@@ -6,10 +6,10 @@
 use std::sync::Arc;
 
 use datafusion::logical_expr::sqlparser::ast::{
-    DiscardObject, Expr, Set, Statement as SqlStatement, TransactionAccessMode, TransactionIsolationLevel,
-    TransactionMode, Value,
+    ContextModifier, DiscardObject, Expr, Set, Statement as SqlStatement, TransactionAccessMode,
+    TransactionIsolationLevel, TransactionMode, Value,
 };
-use datafusion::sql::parser::Statement;
+use datafusion::sql::parser::{ResetStatement, Statement};
 use futures_util::stream;
 use pgwire::api::Type;
 use pgwire::api::portal::Format;
@@ -19,35 +19,20 @@ use pgwire::messages::response::TransactionStatus;
 
 use super::super::error::{SqlError, SqlResult, state};
 use super::super::script::{Body, Parsed};
-
-/// Settings with the values that they have or may be set to; `*` is any value.
-const SETTINGS: [(&str, &[&str]); 14] = [
-    ("application_name", &["*"]),
-    ("bytea_output", &["hex"]),
-    ("client_encoding", &["UTF8", "utf-8", "unicode"]),
-    ("client_min_messages", &["*"]),
-    ("datestyle", &["ISO", "ISO, MDY", "ISO, YMD"]),
-    ("default_transaction_isolation", &["read committed"]),
-    ("extra_float_digits", &["*"]),
-    ("intervalstyle", &["postgres"]),
-    ("max_identifier_length", &["63"]),
-    ("search_path", &["public"]),
-    ("server_version", &["16.0"]),
-    ("standard_conforming_strings", &["on"]),
-    ("timezone", &["UTC", "Etc/UTC", "GMT"]),
-    ("transaction_isolation", &["read committed"]),
-];
+use super::settings::{ConnectionSettings, SettingScope, refused};
 
 /// Returns the response to a statement of the connection; `None` for others, which may run.
 pub(super) fn run(
     parsed: &Parsed,
     status: TransactionStatus,
     store: &dyn StatementStore,
+    settings: &ConnectionSettings,
     format: &Format,
 ) -> SqlResult<Option<Response>> {
     let Body::Sql(statement) = &parsed.body else { return check_write(status).map(|()| None) };
-    if let Statement::Reset(_) = statement {
-        return Ok(Some(done("RESET")));
+    if let Statement::Reset(ResetStatement::Variable(name)) = statement {
+        check_alive(status)?;
+        return settings.reset(&name.to_string().to_lowercase()).map(|()| Some(done("RESET")));
     }
     let Statement::Statement(sql) = statement else { return check_alive(status).map(|()| None) };
     match &**sql {
@@ -55,16 +40,17 @@ pub(super) fn run(
             let what = "AND CHAIN is not supported; end the block, then BEGIN another";
             Err(SqlError::with_state(state::NOT_SUPPORTED, what))
         }
-        SqlStatement::Commit { .. } if status == TransactionStatus::Error => {
-            Ok(Some(Response::TransactionEnd(Tag::new("ROLLBACK"))))
+        SqlStatement::Commit { .. } if status != TransactionStatus::Error => {
+            settings.commit();
+            Ok(Some(Response::TransactionEnd(Tag::new("COMMIT"))))
         }
-        SqlStatement::Commit { .. } => Ok(Some(Response::TransactionEnd(Tag::new("COMMIT")))),
-        SqlStatement::Rollback { savepoint: None, .. } => {
+        SqlStatement::Commit { .. } | SqlStatement::Rollback { savepoint: None, .. } => {
+            settings.roll_back();
             Ok(Some(Response::TransactionEnd(Tag::new("ROLLBACK"))))
         }
         other => {
             check_alive(status)?;
-            run_alive(other, status, store, format)
+            run_alive(other, status, store, settings, format)
         }
     }
 }
@@ -81,6 +67,7 @@ fn run_alive(
     statement: &SqlStatement,
     status: TransactionStatus,
     store: &dyn StatementStore,
+    settings: &ConnectionSettings,
     format: &Format,
 ) -> SqlResult<Option<Response>> {
     match statement {
@@ -89,16 +76,20 @@ fn run_alive(
                 return Err(refused(&statement.to_string()));
             }
             check_modes(modes, Scope::Block)?;
+            if status == TransactionStatus::Idle {
+                settings.begin();
+            }
             Ok(Some(Response::TransactionStart(Tag::new("BEGIN"))))
         }
-        SqlStatement::Set(set) => check_setting(set, status).map(|()| Some(done("SET"))),
+        SqlStatement::Set(set) => apply(set, status, settings).map(|()| Some(done("SET"))),
         SqlStatement::ShowVariable { variable } => {
             let words: Vec<String> = variable.iter().map(|word| word.value.to_lowercase()).collect();
-            show(&words.join("_"), format).map(Some)
+            show(&words.join("_"), settings, format).map(Some)
         }
         SqlStatement::Discard { object_type } => {
             if *object_type == DiscardObject::ALL {
                 store.remove_all();
+                settings.reset("all")?;
             }
             Ok(Some(done(&format!("DISCARD {object_type}"))))
         }
@@ -178,38 +169,35 @@ fn check_modes(modes: &[TransactionMode], scope: Scope) -> SqlResult<()> {
     Ok(())
 }
 
-/// Accepts a setting whose value changes nothing here, and refuses others.
-fn check_setting(set: &Set, status: TransactionStatus) -> SqlResult<()> {
-    let (name, value) = match set {
-        Set::SingleAssignment { variable, values, .. } => {
+/// Applies SET.
+fn apply(set: &Set, status: TransactionStatus, settings: &ConnectionSettings) -> SqlResult<()> {
+    let in_block = status == TransactionStatus::Transaction;
+    match set {
+        Set::SingleAssignment { scope, variable, values, .. } => {
             let values: Vec<String> = values.iter().map(value_text).collect();
-            (variable.to_string().to_lowercase(), values.join(", "))
-        }
-        Set::SetTimeZone { value, .. } => ("timezone".to_string(), value_text(value)),
-        Set::SetNames { charset_name, .. } => ("client_encoding".to_string(), charset_name.value.clone()),
-        Set::SetTransaction { snapshot: Some(_), .. } => {
-            return Err(refused("SET TRANSACTION SNAPSHOT"));
-        }
-        Set::SetTransaction { modes, snapshot: None, session } => {
-            let scope = match (session, status) {
-                (true, _) => Scope::Session,
-                (false, TransactionStatus::Transaction) => Scope::Block,
-                (false, _) => Scope::Nothing,
+            let scope = match scope {
+                Some(ContextModifier::Local) if in_block => SettingScope::Block,
+                // As in Postgres, it ends with this statement.
+                Some(ContextModifier::Local) => SettingScope::Nothing,
+                Some(ContextModifier::Session | ContextModifier::Global) | None => SettingScope::Session,
             };
-            return check_modes(modes, scope);
+            settings.set(&variable.to_string().to_lowercase(), &values.join(", "), scope)
         }
-        other => return Err(refused(&other.to_string())),
-    };
-    let accepted = SETTINGS.iter().find(|(known, _)| *known == name).map_or(&[][..], |(_, values)| values);
-    let is_accepted = |known: &&str| *known == "*" || known.eq_ignore_ascii_case(&value);
-    match value.eq_ignore_ascii_case("default") || accepted.iter().any(is_accepted) {
-        true => Ok(()),
-        false => Err(refused(&format!("SET {name} = {value}"))),
+        Set::SetTimeZone { value, .. } => settings.set("timezone", &value_text(value), SettingScope::Session),
+        Set::SetNames { charset_name, .. } => {
+            settings.set("client_encoding", &charset_name.value, SettingScope::Session)
+        }
+        Set::SetTransaction { snapshot: Some(_), .. } => Err(refused("SET TRANSACTION SNAPSHOT")),
+        Set::SetTransaction { modes, snapshot: None, session } => {
+            let scope = match (session, in_block) {
+                (true, _) => Scope::Session,
+                (false, true) => Scope::Block,
+                (false, false) => Scope::Nothing,
+            };
+            check_modes(modes, scope)
+        }
+        other => Err(refused(&other.to_string())),
     }
-}
-
-fn refused(what: &str) -> SqlError {
-    SqlError::with_state(state::NOT_SUPPORTED, format!("{what} is not supported; leave it out"))
 }
 
 fn value_text(value: &Expr) -> String {
@@ -239,16 +227,15 @@ pub(super) fn columns(parsed: &Parsed, format: &Format) -> Option<Vec<FieldInfo>
 }
 
 /// Returns the one row of SHOW.
-fn show(name: &str, format: &Format) -> SqlResult<Response> {
+fn show(name: &str, settings: &ConnectionSettings, format: &Format) -> SqlResult<Response> {
     let name = match name {
         "transaction_isolation_level" => "transaction_isolation",
         "time_zone" => "timezone",
         other => other,
     };
-    let Some((_, values)) = SETTINGS.iter().find(|(known, _)| *known == name) else {
+    let Some(value) = settings.value(name) else {
         return Err(SqlError::with_state("42704", format!("SHOW {name}: unknown setting")));
     };
-    let value = values.first().map_or("", |value| value.trim_matches('*'));
     let fields = Arc::new(vec![column(name, format)]);
     let mut row = DataRowEncoder::new(fields.clone());
     let encoded: PgWireResult<()> = row.encode_field(&value);

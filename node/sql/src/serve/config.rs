@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use super::encryption::Encryption;
 use super::scram::Passwords;
@@ -19,6 +20,8 @@ pub struct ServeConfig {
     pub message_bytes_max: usize,
     /// Largest memory of the statements of all clients; by default half of what the process may use.
     pub memory_bytes_max: Option<usize>,
+    /// Longest time of a statement, unless a client of the Postgres protocol sets another; `None` for no limit.
+    pub statement_timeout: Option<Duration>,
     /// Users with their passwords; without it clients of this machine need none.
     pub passwords: Option<Arc<Passwords>>,
     /// Encryption of both protocols, which all clients must use.
@@ -38,6 +41,7 @@ impl Default for ServeConfig {
             connections_max: 100,
             message_bytes_max: 16 << 20,
             memory_bytes_max: None,
+            statement_timeout: None,
             flight_listen: None,
             passwords: None,
             encryption: None,

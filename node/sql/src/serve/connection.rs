@@ -21,6 +21,7 @@ use super::encryption;
 use super::pipe::{self, MessageLimit};
 use super::prepared::Prepared;
 use super::query::QueryHandler;
+use super::settings::ConnectionSettings;
 use super::shared::{AcceptedConnection, Shared};
 use super::startup::Startup;
 use super::statement_limits::StatementLimits;
@@ -69,9 +70,11 @@ async fn open(
     let pipe = pipe::open(&shared.env, opened, limit, cancellation.clone(), place.clone());
     let mut socket = Framed::new(pipe, PgWireMessageServerCodec::new(client));
     let executor = Arc::new(shared.access.common_executor().map_or_else(OnceLock::new, OnceLock::from));
-    let startup = Startup::new(shared, cancellation.clone(), executor.clone(), place, is_acceptable);
+    let settings = Arc::new(ConnectionSettings::new(config.statement_timeout));
+    let registered = (cancellation.clone(), settings.clone());
+    let startup = Startup::new(shared, registered, executor.clone(), place, is_acceptable);
     let limits = StatementLimits::new(config.message_bytes_max);
-    let query = QueryHandler::new(executor, limits, cancellation.clone());
+    let query = QueryHandler::new(executor, limits, settings, cancellation.clone());
     let handlers = Handlers { startup: Arc::new(startup), query: Arc::new(query) };
     if let Ok(true) = start(shared, &mut socket, &handlers).await {
         return Some((socket, handlers, cancellation));

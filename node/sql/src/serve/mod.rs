@@ -34,9 +34,11 @@ mod probe;
 mod query;
 mod response;
 mod scram;
+mod settings;
 mod shared;
 mod startup;
 mod statement_limits;
+mod statement_timer;
 mod tickets;
 mod token;
 

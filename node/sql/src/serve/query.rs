@@ -30,7 +30,9 @@ use super::super::script::{self, Parsed};
 use super::cancel::Cancellation;
 use super::prepared::{ConnectionStatements, NamedStatements, Prepared};
 use super::response::{count_tag, send, send_rows, wire_error, word};
+use super::settings::ConnectionSettings;
 use super::statement_limits::StatementLimits;
+use super::statement_timer::StatementTimer;
 use super::{commands, encode, parameters};
 
 /// Handler of the queries of a connection, and parser of its statements.
@@ -38,6 +40,7 @@ use super::{commands, encode, parameters};
 pub(super) struct QueryHandler {
     executor: Arc<OnceLock<Executor>>,
     statements: Arc<ConnectionStatements>,
+    settings: Arc<ConnectionSettings>,
     cancellation: Arc<Cancellation>,
 }
 
@@ -46,9 +49,18 @@ impl QueryHandler {
     pub(super) fn new(
         executor: Arc<OnceLock<Executor>>,
         limits: StatementLimits,
+        settings: Arc<ConnectionSettings>,
         cancellation: Arc<Cancellation>,
     ) -> QueryHandler {
-        QueryHandler { executor, statements: Arc::new(ConnectionStatements::new(limits)), cancellation }
+        let statements = Arc::new(ConnectionStatements::new(limits));
+        QueryHandler { executor, statements, settings, cancellation }
+    }
+
+    /// Runs a message's part that is about one statement, as long as the connection's `statement_timeout` permits.
+    async fn within_limit<T>(&self, part: impl Future<Output = PgWireResult<T>>) -> PgWireResult<T> {
+        let Some(limit) = self.settings.statement_timeout() else { return part.await };
+        let executor = self.executor().map_err(wire_error)?;
+        StatementTimer::start(executor.client.env(), Some(limit)).run(part).await.map_err(wire_error)?
     }
 
     fn executor(&self) -> SqlResult<&Executor> {
@@ -63,7 +75,9 @@ impl QueryHandler {
         C::PortalStore: PortalStore,
     {
         let store = NamedStatements { store: client.portal_store(), statements: &self.statements };
-        if let Some(response) = commands::run(&parsed, client.transaction_status(), &store, format)? {
+        if let Some(response) =
+            commands::run(&parsed, client.transaction_status(), &store, &self.settings, format)?
+        {
             return Ok(response);
         }
         match self.executor()?.execute(parsed).await? {
@@ -123,6 +137,40 @@ impl QueryHandler {
         Ok(Some(parsed))
     }
 
+    /// Runs the statement of a portal, unless it runs already, and sends the next of its rows.
+    async fn run_portal<C>(
+        &self,
+        client: &mut C,
+        portal: &Portal<Prepared>,
+        max_rows: i32,
+    ) -> PgWireResult<()>
+    where
+        C: ClientInfo + ClientPortalStore + Sink<PgWireBackendMessage> + Unpin + Send + Sync,
+        C::PortalStore: PortalStore<Statement = Prepared>,
+        C::Error: Debug,
+        PgWireError: From<<C as Sink<PgWireBackendMessage>>::Error>,
+    {
+        let state = portal.state();
+        let mut execution = state.lock().await;
+        let mut other = None;
+        if matches!(*execution, PortalExecutionState::Initial) {
+            match ExtendedQueryHandler::do_query(self, client, portal, 0).await? {
+                Response::Query(rows) => *execution = PortalExecutionState::Suspended(rows),
+                response => other = Some(response),
+            }
+        }
+        match other {
+            // As in Postgres, a limit that is not positive is none.
+            None => send_rows(client, &mut execution, usize::try_from(max_rows).unwrap_or(0)).await,
+            // No result that ends, as in pgwire's own code.
+            Some(Response::EmptyQuery) => send(client, Response::EmptyQuery, false).await,
+            Some(response) => {
+                *execution = PortalExecutionState::Finished;
+                send(client, response, false).await
+            }
+        }
+    }
+
     /// Returns the columns of a statement's result; empty if it has none, or if there is no statement.
     async fn result_fields(&self, parsed: Option<&Parsed>, format: &Format) -> SqlResult<Vec<FieldInfo>> {
         let Some(parsed) = parsed else { return Ok(Vec::new()) };
@@ -161,8 +209,11 @@ impl SimpleQueryHandler for QueryHandler {
             client.feed(PgWireBackendMessage::EmptyQueryResponse(EmptyQueryResponse::new())).await?;
         }
         for parsed in statements {
-            let response = self.run(client, parsed, &Format::UnifiedText).await.map_err(wire_error)?;
-            send(client, response, true).await?;
+            let statement = async {
+                let response = self.run(client, parsed, &Format::UnifiedText).await.map_err(wire_error)?;
+                send(client, response, true).await
+            };
+            self.within_limit(statement).await?;
         }
         client.set_state(ConnectionState::ReadyForQuery);
         let status = client.transaction_status();
@@ -224,7 +275,8 @@ impl ExtendedQueryHandler for QueryHandler {
     {
         let types: Vec<_> = message.type_oids.iter().map(|oid| Type::from_oid(*oid)).collect();
         let name = message.name.as_deref();
-        let prepared = self.prepare(name, &message.query, &types).await.map_err(wire_error)?;
+        let prepared = async { self.prepare(name, &message.query, &types).await.map_err(wire_error) };
+        let prepared = self.within_limit(prepared).await?;
         let name = message.name.unwrap_or_else(|| DEFAULT_NAME.to_owned());
         client.portal_store().put_statement(Arc::new(StoredStatement::new(name, prepared, Vec::new())));
         client.send(PgWireBackendMessage::ParseComplete(ParseComplete::new())).await?;
@@ -278,7 +330,8 @@ impl ExtendedQueryHandler for QueryHandler {
             (self.bound(&portal), portal.result_column_format.clone())
         };
         let parsed = parsed.map_err(wire_error)?;
-        let fields = self.result_fields(parsed.as_ref(), &format).await.map_err(wire_error)?;
+        let fields = async { self.result_fields(parsed.as_ref(), &format).await.map_err(wire_error) };
+        let fields = self.within_limit(fields).await?;
         if let Some(oids) = parameter_types {
             client.feed(PgWireBackendMessage::ParameterDescription(ParameterDescription::new(oids))).await?;
         }
@@ -306,25 +359,7 @@ impl ExtendedQueryHandler for QueryHandler {
             return Err(PgWireError::PortalNotFound(name.to_owned()));
         };
         client.set_state(ConnectionState::QueryInProgress);
-        let state = portal.state();
-        let mut execution = state.lock().await;
-        let mut other = None;
-        if matches!(*execution, PortalExecutionState::Initial) {
-            match ExtendedQueryHandler::do_query(self, client, &portal, 0).await? {
-                Response::Query(rows) => *execution = PortalExecutionState::Suspended(rows),
-                response => other = Some(response),
-            }
-        }
-        match other {
-            // As in Postgres, a limit that is not positive is none.
-            None => send_rows(client, &mut execution, usize::try_from(message.max_rows).unwrap_or(0)).await?,
-            // No result that ends, as in pgwire's own code.
-            Some(Response::EmptyQuery) => send(client, Response::EmptyQuery, false).await?,
-            Some(response) => {
-                *execution = PortalExecutionState::Finished;
-                send(client, response, false).await?;
-            }
-        }
+        self.within_limit(self.run_portal(client, &portal, message.max_rows)).await?;
         client.set_state(ConnectionState::ReadyForQuery);
         Ok(())
     }
@@ -366,7 +401,9 @@ mod tests {
         let cancels = Arc::new(Cancels::default());
         let cancellation = cancels.connection();
         let _registration = cancels.register(7, SecretKey::I32(5), cancellation.clone());
-        let handler = QueryHandler::new(Arc::default(), StatementLimits::new(1 << 20), cancellation.clone());
+        let settings = Arc::new(ConnectionSettings::new(None));
+        let limits = StatementLimits::new(1 << 20);
+        let handler = QueryHandler::new(Arc::default(), limits, settings, cancellation.clone());
         let cancel = || cancels.on_cancel_request(CancelRequest::new(7, SecretKey::I32(5)));
         let begin = || Query::new("BEGIN".to_string());
 

@@ -20,6 +20,7 @@ use super::access::Proof;
 use super::cancel::{Cancellation, Registration};
 use super::places::ConnectionPlace;
 use super::scram::ScramExchange;
+use super::settings::ConnectionSettings;
 use super::shared::{Shared, fatal};
 use super::token::TokenExchange;
 
@@ -31,6 +32,7 @@ pub(super) struct Startup {
     shared: Arc<Shared>,
     driver: AuthDriver<DefaultServerParameterProvider>,
     cancellation: Arc<Cancellation>,
+    settings: Arc<ConnectionSettings>,
     registration: Mutex<Option<Registration>>,
     /// Set when the client's rights are known.
     executor: Arc<OnceLock<Executor>>,
@@ -42,7 +44,7 @@ pub(super) struct Startup {
 impl Startup {
     pub(super) fn new(
         shared: &Arc<Shared>,
-        cancellation: Arc<Cancellation>,
+        (cancellation, settings): (Arc<Cancellation>, Arc<ConnectionSettings>),
         executor: Arc<OnceLock<Executor>>,
         place: Arc<ConnectionPlace>,
         is_acceptable: bool,
@@ -55,6 +57,7 @@ impl Startup {
             shared: shared.clone(),
             driver: AuthDriver::new(parameters).with_pid_secret_key_generator(shared.processes.clone()),
             cancellation,
+            settings,
             registration: Mutex::default(),
             executor,
             place,
@@ -116,6 +119,9 @@ impl StartupHandler for Startup {
                 self.check()?;
                 protocol_negotiation(client, &startup).await?;
                 save_startup_parameters_to_metadata(client, &startup);
+                let parameter = |name: &str| startup.parameters.get(name).cloned();
+                let applied = self.settings.apply_startup(parameter);
+                applied.map_err(|error| fatal(error.sql_state(), error.to_string()))?;
                 let outcome = self.driver.begin_authentication(client, self.mechanism()).await?;
                 self.proceed(client, outcome).await
             }

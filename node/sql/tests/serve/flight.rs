@@ -22,20 +22,23 @@ use tonic::{Code, Request};
 
 use super::bed::{Bed, CREATE_HALF, block_on, flood, open_scanners, until};
 
-type FlightClient = FlightSqlServiceClient<Channel>;
+pub(crate) type FlightClient = FlightSqlServiceClient<Channel>;
 
-fn flight_config() -> ServeConfig {
+pub(crate) fn flight_config() -> ServeConfig {
     ServeConfig { flight_listen: Some(([127, 0, 0, 1], 0).into()), ..ServeConfig::default() }
 }
 
-async fn connect(server: &SqlServer) -> FlightClient {
+pub(crate) async fn connect(server: &SqlServer) -> FlightClient {
     let address = server.flight_address().expect("Flight SQL is served");
     let channel = Channel::from_shared(format!("http://{address}")).expect("an address");
     FlightSqlServiceClient::new(channel.connect().await.expect("a server"))
 }
 
 /// Fetches a result.
-async fn fetch(client: &mut FlightClient, info: FlightInfo) -> Result<FlightRecordBatchStream, FlightError> {
+pub(crate) async fn fetch(
+    client: &mut FlightClient,
+    info: FlightInfo,
+) -> Result<FlightRecordBatchStream, FlightError> {
     let ticket = info.endpoint[0].ticket.clone().expect("a ticket");
     client.do_get(ticket).await
 }
@@ -56,7 +59,7 @@ async fn query(client: &mut FlightClient, sql: &str) -> String {
 }
 
 /// Returns the message of a failure, without the details of gRPC.
-fn message(error: impl std::fmt::Display) -> String {
+pub(crate) fn message(error: impl std::fmt::Display) -> String {
     error.to_string()
 }
 

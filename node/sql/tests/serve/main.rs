@@ -5,3 +5,4 @@ mod flight;
 mod postgres;
 mod secured;
 mod terminal;
+mod timeouts;

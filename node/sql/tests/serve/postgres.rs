@@ -12,13 +12,13 @@ use tokio_postgres::{Config, NoTls, SimpleQueryMessage};
 
 use super::bed::{Bed, CREATE_HALF, LOOKS_MAX, block_on, flood, open_scanners, until};
 
-fn config(server: &SqlServer) -> Config {
+pub(crate) fn config(server: &SqlServer) -> Config {
     let mut config = Config::new();
     config.host("127.0.0.1").port(server.address().port()).user("ann").dbname("nyala");
     config
 }
 
-async fn connect(config: &Config) -> Result<tokio_postgres::Client, tokio_postgres::Error> {
+pub(crate) async fn connect(config: &Config) -> Result<tokio_postgres::Client, tokio_postgres::Error> {
     let (client, connection) = config.connect(NoTls).await?;
     tokio::spawn(async move {
         // The end of the connection shows in the client's calls.
@@ -39,7 +39,7 @@ async fn cancel_and_wait(server: &SqlServer, client: &tokio_postgres::Client) {
     assert_eq!(socket.read_to_end(&mut request).await.expect("an end"), 0, "no answer but the end");
 }
 
-fn code(error: &tokio_postgres::Error) -> &str {
+pub(crate) fn code(error: &tokio_postgres::Error) -> &str {
     error.code().map_or("none", |code| code.code())
 }
 

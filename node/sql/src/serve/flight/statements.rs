@@ -21,6 +21,7 @@ use super::super::super::executor::{Answer, Executor};
 use super::super::super::script::{self, Parsed};
 use super::super::parameters;
 use super::super::places::ConnectionPlace;
+use super::super::statement_timer::StatementTimer;
 use super::status::status;
 
 /// Result of a statement on its way to the client, which asks for each part.
@@ -29,6 +30,8 @@ pub(super) type Results = Pin<Box<dyn Stream<Item = Result<FlightData, Status>> 
 /// Rows of a statement. The connection keeps its place until they are dropped.
 struct PlacedRows {
     batches: SendableRecordBatchStream,
+    /// Time of the statement; `None` when it is over.
+    timer: Option<StatementTimer>,
     /// Dropped after the batches, and with them the scanners.
     _place: Arc<ConnectionPlace>,
 }
@@ -37,6 +40,11 @@ impl Stream for PlacedRows {
     type Item = Result<RecordBatch, DataFusionError>;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let Some(timer) = &mut self.timer else { return Poll::Ready(None) };
+        if let Poll::Ready(error) = timer.poll_end(context) {
+            self.timer = None;
+            return Poll::Ready(Some(Err(DataFusionError::External(Box::new(error)))));
+        }
         self.batches.poll_next_unpin(context)
     }
 }
@@ -64,8 +72,16 @@ pub(super) fn parse_complete(sql: &str) -> SqlResult<Parsed> {
 
 /// Returns the columns of a statement's result; none for a statement without rows.
 pub(super) async fn result_schema(executor: &Executor, parsed: &Parsed) -> Result<SchemaRef, Status> {
-    let schema = executor.result_schema(parsed).await.map_err(status)?;
+    let schema = timed(&mut timer(executor), executor.result_schema(parsed)).await?;
     Ok(schema.unwrap_or_else(|| Arc::new(ArrowSchema::empty())))
+}
+
+fn timer(executor: &Executor) -> StatementTimer {
+    StatementTimer::start(executor.client.env(), executor.statement_timeout)
+}
+
+async fn timed<T>(timer: &mut StatementTimer, part: impl Future<Output = SqlResult<T>>) -> Result<T, Status> {
+    timer.run(part).await.and_then(|done| done).map_err(status)
 }
 
 /// Runs a statement and streams its rows to a connection.
@@ -74,10 +90,11 @@ pub(super) async fn run(
     parsed: Parsed,
     place: Arc<ConnectionPlace>,
 ) -> Result<Response<Results>, Status> {
-    match executor.execute(parsed).await.map_err(status)? {
+    let mut timer = timer(executor);
+    match timed(&mut timer, executor.execute(parsed)).await? {
         Answer::Rows(batches) => {
             let schema = batches.schema();
-            let rows = PlacedRows { batches, _place: place };
+            let rows = PlacedRows { batches, timer: Some(timer), _place: place };
             Ok(results(schema, rows.map_err(|error| FlightError::Tonic(Box::new(status(error))))))
         }
         Answer::Count(..) | Answer::Done(_) => Ok(results(Arc::new(ArrowSchema::empty()), stream::empty())),
@@ -86,7 +103,7 @@ pub(super) async fn run(
 
 /// Runs a statement whose rows are not wanted. Returns the number of rows that it wrote.
 pub(super) async fn update(executor: &Executor, parsed: Parsed) -> Result<i64, Status> {
-    match executor.execute(parsed).await.map_err(status)? {
+    match timed(&mut timer(executor), executor.execute(parsed)).await? {
         Answer::Count(_, count) => Ok(i64::try_from(count).unwrap_or(i64::MAX)),
         Answer::Done(_) => Ok(0),
         Answer::Rows(_) => Err(status(SqlError::new("the statement returns rows; execute it as a query"))),
@@ -114,7 +131,7 @@ pub(super) async fn describe(
     ticket: &impl ProstMessageExt,
     descriptor: FlightDescriptor,
 ) -> Result<Response<FlightInfo>, Status> {
-    if let Some(schema) = executor.result_schema(&parsed).await.map_err(status)? {
+    if let Some(schema) = timed(&mut timer(executor), executor.result_schema(&parsed)).await? {
         return info(&schema, ticket, descriptor);
     }
     let written = update(executor, parsed).await?;
