@@ -66,7 +66,7 @@ impl GroupTrial {
         self.delete_within_catch_up(server)
     }
 
-    fn status_of(&self, server: usize) -> Option<RaftStatus> {
+    pub(super) fn status_of(&self, server: usize) -> Option<RaftStatus> {
         self.servers[server].running().map(|replica| replica.status(self.reading(server)))
     }
 

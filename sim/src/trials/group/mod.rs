@@ -10,7 +10,7 @@
 //!
 //!  operator: evicts what a leader reports as lost, adds members, deletes former ones, at any time
 //!  in the end, without faults: three healthy voters, all requests done, equal rows, nothing left elsewhere; then a
-//!  leadership transfer to a voter that is gone, or a disaster
+//!  leadership transfer to a voter that is gone, the operator's last orders, or a disaster
 //! ```
 //!
 //! A run's cluster goes through few elections and copies, each of which takes seconds of its time. Here they take
@@ -28,6 +28,7 @@ mod faults;
 mod full_log;
 mod hibernation;
 mod ids;
+mod last_orders;
 mod late_orders;
 mod late_proposals;
 mod ledger;

@@ -37,7 +37,7 @@ impl GroupTrial {
     }
 
     /// Orders a change of members, and checks what a leader makes of it.
-    fn change(&mut self, leader: usize, status: &RaftStatus, part: &ConfigChangePart) {
+    pub(super) fn change(&mut self, leader: usize, status: &RaftStatus, part: &ConfigChangePart) {
         let config = &status.committed_config;
         let matched: Vec<u64> = status.peers.iter().map(|peer| peer.matched).collect();
         self.note(format!("{leader} leads up to {}, others have {matched:?}: {part:?}", status.last));

@@ -38,13 +38,13 @@ impl GroupTrial {
         if self.transfer_leadership() && !self.settles("after a transfer") {
             return;
         }
-        if self.found.is_none() && self.meet_disaster() {
+        if self.give_last_orders() && self.meet_disaster() {
             self.settles("after a disaster");
         }
     }
 
     /// Waits until the group is whole, and compares its replicas; false if something is wrong.
-    fn settles(&mut self, when: &str) -> bool {
+    pub(super) fn settles(&mut self, when: &str) -> bool {
         for _ in 0..ROUNDS {
             self.round();
             if self.found.is_some() {

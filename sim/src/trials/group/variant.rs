@@ -7,6 +7,8 @@ use sim_plan::tables::{ModelTable, draw};
 
 /// One trial in this many has numbered rows, and one in this many replicas that keep few replies.
 const RARE_EVERY: u64 = 6;
+/// One trial in this many ends with orders to a group that has settled.
+const LAST_ORDERS_EVERY: u64 = 3;
 /// Replies that such a replica keeps, and bytes of their results: those of few errors.
 pub(super) const FEW_REPLIES: usize = 4;
 const FEW_RESULT_BYTES: usize = 300;
@@ -20,6 +22,8 @@ pub(super) struct GroupVariant {
     pub numbered: bool,
     /// Replicas keep few replies, and get some proposals late.
     pub few_replies: bool,
+    /// An operator gives orders to the group that has settled.
+    pub last_orders: bool,
 }
 
 impl GroupVariant {
@@ -28,7 +32,9 @@ impl GroupVariant {
         let mut random = RandomStream::new(seed, "group trial, variant");
         let numbered = random.below(RARE_EVERY) == 0;
         let few_replies = random.below(RARE_EVERY) == 0;
-        (GroupVariant { numbered, few_replies }, random)
+        // A stream of its own: the table of a seed stays as it is.
+        let last_orders = RandomStream::new(seed, "group trial, last orders").below(LAST_ORDERS_EVERY) == 0;
+        (GroupVariant { numbered, few_replies, last_orders }, random)
     }
 
     /// Returns the table of a trial, whose rows may be numbered.
@@ -72,11 +78,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn one_trial_in_six_has_each_variant() {
+    fn one_trial_in_six_has_each_rare_variant_and_one_in_three_last_orders() {
         let variants: Vec<GroupVariant> = (0..600).map(|seed| GroupVariant::draw(seed).0).collect();
         let numbered = variants.iter().filter(|variant| variant.numbered).count();
         let few_replies = variants.iter().filter(|variant| variant.few_replies).count();
         let is_a_sixth = |count: usize| (60..140).contains(&count);
         assert!(is_a_sixth(numbered) && is_a_sixth(few_replies), "{numbered}, {few_replies}");
+        let last_orders = variants.iter().filter(|variant| variant.last_orders).count();
+        assert!((150..250).contains(&last_orders), "{last_orders}");
     }
 }
