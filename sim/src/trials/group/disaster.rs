@@ -46,7 +46,7 @@ impl GroupTrial {
     }
 
     /// Adds a learner that is not to become a voter, and waits until it has everything.
-    fn add_learner(&mut self) {
+    pub(super) fn add_learner(&mut self) {
         let spare: Vec<usize> =
             (0..self.servers.len()).filter(|at| self.members().all(|member| member != *at)).collect();
         let (Some(leader), false) = (self.leader(), spare.is_empty()) else { return };

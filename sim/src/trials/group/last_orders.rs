@@ -12,7 +12,10 @@ use super::{GroupTrial, MEMBERS};
 /// An order, and the words for the time after it.
 type LastOrder = (fn(&mut GroupTrial), &'static str);
 
-const ORDERS: [LastOrder; 1] = [(GroupTrial::demote_beside_dead, "after a demotion that must be refused")];
+const ORDERS: [LastOrder; 2] = [
+    (GroupTrial::demote_beside_dead, "after a demotion that must be refused"),
+    (GroupTrial::mark_learner, "after the marks of a learner"),
+];
 /// Rounds until a leader calls a silent voter dead: its silence must last a second.
 const SILENT_ROUNDS: u32 = 250;
 
@@ -26,6 +29,8 @@ impl GroupTrial {
         }
         ORDERS.iter().all(|(order, when)| {
             order(self);
+            // Now a learner without a mark for promotion leaves.
+            self.staying = None;
             self.settles(when)
         })
     }

@@ -33,6 +33,7 @@ mod late_orders;
 mod late_proposals;
 mod ledger;
 mod links;
+mod marked_learner;
 mod membership;
 mod membership_checks;
 mod missing_replicas;

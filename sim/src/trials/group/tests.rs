@@ -9,13 +9,17 @@ use crate::trials::reached::{self, Situation};
 const SEEDS: u64 = 12;
 /// Most trials until all situations were met.
 const SEEDS_MAX: u64 = 120;
-const SITUATIONS: [Situation; 8] = [
+const SITUATIONS: [Situation; 9] = [
     ("a member loses its former replica as it is caught up", &["is a member again", "deleted: true"]),
     ("a leader is told of that", &["is told that"]),
     ("writes of a log wait for space", &["has space again", "writes have waited"]),
     ("a learner gets its mark for promotion", &["Modify", "member: None", "Some(true), replace: None"]),
     ("a voter is demoted while another is dead", &["the demotion of one of two other voters"]),
     ("a settled group is to lose one of two living voters", &["the demotion of", "beside dead"]),
+    (
+        "a learner that has everything is marked",
+        &["which has everything", "promote: None, replace: Some(true)"],
+    ),
     ("numbered rows", &["numbered: true"]),
     ("a replica with few replies gets a proposal late", &["gets a proposal of request", "late"]),
 ];
