@@ -6,7 +6,8 @@
 
 use engine::raft::{ConfigChangePart, MemberKind, PeerHealth, RaftStatus};
 
-use super::ids::{id_of, server_of};
+use super::ids::id_of;
+use super::voters::other_voters;
 use super::{GroupTrial, MEMBERS};
 
 /// An order, and the words for the time after it.
@@ -76,10 +77,4 @@ impl GroupTrial {
         let is_whole = status.pending_config.is_none() && status.committed_config.voter_count() == MEMBERS;
         is_whole.then_some((leader, status))
     }
-}
-
-/// Returns the servers of the voters but the leader.
-fn other_voters(leader: usize, status: &RaftStatus) -> Vec<usize> {
-    let voters = status.committed_config.voters().map(|peer| server_of(peer.id));
-    voters.filter(|server| *server != leader).collect()
 }

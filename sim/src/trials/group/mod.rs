@@ -45,6 +45,7 @@ mod server;
 mod step;
 mod transfer;
 mod variant;
+mod voters;
 
 use std::collections::BTreeMap;
 use std::time::Duration;
