@@ -13,9 +13,10 @@ use super::{GroupTrial, MEMBERS};
 /// An order, and the words for the time after it.
 type LastOrder = (fn(&mut GroupTrial), &'static str);
 
-const ORDERS: [LastOrder; 2] = [
+const ORDERS: [LastOrder; 3] = [
     (GroupTrial::demote_beside_dead, "after a demotion that must be refused"),
     (GroupTrial::mark_learner, "after the marks of a learner"),
+    (GroupTrial::lose_learner, "after a learner has lost its replica"),
 ];
 /// Rounds until a leader calls a silent voter dead: its silence must last a second.
 const SILENT_ROUNDS: u32 = 250;

@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use engine::error::Error;
-use engine::ids::Term;
+use engine::ids::{PeerId, Term};
 use engine::raft::interface::{UpdateRequest, VoteRequest};
 use engine::raft::{Peer, RaftEvent};
 use sim_plan::RandomStream;
@@ -162,6 +162,19 @@ impl Links {
     /// Takes the message that was sent last: it overtakes all others.
     pub(super) fn newest(&mut self) -> Option<Message> {
         self.in_flight.pop()
+    }
+
+    /// Takes the responses in which a member accepts an update: they arrive later than all others.
+    pub(super) fn take_accepted(&mut self, member: PeerId) -> Vec<Message> {
+        let is_accepted = |message: &Message| match message {
+            Message::Reply { event: RaftEvent::Updated { peer, result: Ok(response), .. }, .. } => {
+                *peer == member && response.error.is_none()
+            }
+            _ => false,
+        };
+        let (accepted, others) = std::mem::take(&mut self.in_flight).into_iter().partition(is_accepted);
+        self.in_flight = others;
+        accepted
     }
 
     pub(super) fn is_cut(&self, from: usize, to: usize) -> bool {

@@ -33,6 +33,7 @@ mod late_orders;
 mod late_proposals;
 mod ledger;
 mod links;
+mod lost_learner;
 mod marked_learner;
 mod membership;
 mod membership_checks;

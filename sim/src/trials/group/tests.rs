@@ -9,7 +9,7 @@ use crate::trials::reached::{self, Situation};
 const SEEDS: u64 = 12;
 /// Most trials until all situations were met.
 const SEEDS_MAX: u64 = 120;
-const SITUATIONS: [Situation; 10] = [
+const SITUATIONS: [Situation; 11] = [
     ("a member loses its former replica as it is caught up", &["is a member again", "deleted: true"]),
     ("a leader is told of that", &["is told that"]),
     ("writes of a log wait for space", &["has space again", "writes have waited"]),
@@ -24,6 +24,7 @@ const SITUATIONS: [Situation; 10] = [
         "it is marked for promotion, and nothing else happens",
         &["which has everything", "promote: Some(true), replace: None"],
     ),
+    ("a lost replica's responses come late", &["is gone, and its leader is told: true", "come late"]),
     ("numbered rows", &["numbered: true"]),
     ("a replica with few replies gets a proposal late", &["gets a proposal of request", "late"]),
 ];
