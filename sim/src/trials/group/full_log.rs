@@ -72,6 +72,11 @@ impl GroupTrial {
     /// Leaves the device of a server's log little space.
     pub(super) fn fill_log(&mut self, server: usize) {
         let bytes = self.random.below(FREE_MAX);
+        self.leave_space(server, bytes);
+    }
+
+    /// Leaves the device of a server's log some bytes, which the log's next writes may need.
+    pub(super) fn leave_space(&mut self, server: usize, bytes: u64) {
         let own = &mut self.servers[server];
         own.is_full = true;
         own.wal_disk.set_free(bytes);

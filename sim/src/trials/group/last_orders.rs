@@ -1,5 +1,5 @@
-//! The last orders of an operator in a group trial, to a group that has settled: all its members are healthy, and the
-//! trial knows what must follow.
+//! The last orders of an operator in a group trial, and faults of devices, in a group that has settled: all its members
+//! are healthy, and the trial knows what must follow.
 //!
 //! In the steps before, a leader seldom leads, and a voter is seldom silent, for as long as it takes to call a voter
 //! dead.
@@ -13,10 +13,11 @@ use super::{GroupTrial, MEMBERS};
 /// An order, and the words for the time after it.
 type LastOrder = (fn(&mut GroupTrial), &'static str);
 
-const ORDERS: [LastOrder; 3] = [
+const ORDERS: [LastOrder; 4] = [
     (GroupTrial::demote_beside_dead, "after a demotion that must be refused"),
     (GroupTrial::mark_learner, "after the marks of a learner"),
     (GroupTrial::lose_learner, "after a learner has lost its replica"),
+    (GroupTrial::undo_append, "after an undone append and a power cut"),
 ];
 /// Rounds until a leader calls a silent voter dead: its silence must last a second.
 const SILENT_ROUNDS: u32 = 250;

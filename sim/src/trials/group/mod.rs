@@ -45,6 +45,7 @@ mod quiet;
 mod server;
 mod step;
 mod transfer;
+mod undone_append;
 mod variant;
 mod voters;
 

@@ -9,7 +9,7 @@ use crate::trials::reached::{self, Situation};
 const SEEDS: u64 = 12;
 /// Most trials until all situations were met.
 const SEEDS_MAX: u64 = 120;
-const SITUATIONS: [Situation; 11] = [
+const SITUATIONS: [Situation; 12] = [
     ("a member loses its former replica as it is caught up", &["is a member again", "deleted: true"]),
     ("a leader is told of that", &["is told that"]),
     ("writes of a log wait for space", &["has space again", "writes have waited"]),
@@ -25,6 +25,10 @@ const SITUATIONS: [Situation; 11] = [
         &["which has everything", "promote: Some(true), replace: None"],
     ),
     ("a lost replica's responses come late", &["is gone, and its leader is told: true", "come late"]),
+    (
+        "a leader loses its power after an undone append",
+        &["loses its power after writes of its log have waited: true"],
+    ),
     ("numbered rows", &["numbered: true"]),
     ("a replica with few replies gets a proposal late", &["gets a proposal of request", "late"]),
 ];
