@@ -53,7 +53,7 @@ impl HostingTrial {
     }
 
     /// Restarts a server whose replica does not run, and lets operations of its start fail: it may be unable to read
-    /// what it knows.
+    /// what it knows. Its deletion reads it again.
     pub(super) fn restart_unread(&mut self) {
         let is_idle = |state| matches!(state, EntryState::Tombstoned(_) | EntryState::Failed(_));
         let idle: Vec<usize> = (0..SERVERS).filter(|at| self.state(*at).is_some_and(is_idle)).collect();
@@ -68,6 +68,10 @@ impl HostingTrial {
         (first..first + count).for_each(|op| data.fail_op(op, EIO));
         self.fleet.note(format!("{count} operations of the start of {server} fail from the {first}. on"));
         self.fleet.restart(server);
+        if self.has_failed(server) {
+            self.end_disk_faults(server);
+            self.ask_deleted(server);
+        }
     }
 
     /// Disarms what is to fail at a server.

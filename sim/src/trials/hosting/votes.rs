@@ -25,6 +25,20 @@ impl HostingTrial {
         }
     }
 
+    /// Deletes the failed replica of a server that is no member, and asks what is left for its vote at once: its
+    /// superblock may have the last operation although the server could not read it when it started.
+    pub(super) fn ask_deleted(&mut self, server: usize) {
+        let Some(status) = self.leader().and_then(|leader| self.status(leader)) else { return };
+        if status.committed_config.peer(self.fleet.ids[server]).is_some() {
+            return;
+        }
+        let cas = Some(status.committed_position);
+        if self.delete(server, TabletDataState::TabletDataTombstoned, cas).is_ok() {
+            self.fleet.note(format!("{server} had failed at its start, and is asked for its vote"));
+            self.ask_for_vote(&status, server);
+        }
+    }
+
     /// Asks a server for its vote in the leader's term, one without a running replica if there is one. The invariants
     /// check what it grants: one vote a term, and none if it does not know what it had.
     pub(super) fn send_stray_vote(&mut self, server: usize) {
