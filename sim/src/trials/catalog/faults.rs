@@ -175,6 +175,7 @@ impl CatalogTrial {
             if due == first {
                 self.turn();
                 self.check_asked();
+                self.check_creations();
             } else if late == Some(first) {
                 self.turn_of_deposed(engine::catalog::CatalogEvent::Tick);
             } else if let Some(occasion) = self.agenda.take() {

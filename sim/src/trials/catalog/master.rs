@@ -6,6 +6,7 @@ use std::time::Duration;
 use engine::catalog::{Catalog, CatalogEvent, Heartbeat, ReportedHealth, TaskKey};
 use engine::ids::{PeerId, TabletId};
 
+use super::creations::Creations;
 use super::ddl::Ddl;
 use super::encode;
 use super::messages::SentBeat;
@@ -32,6 +33,7 @@ pub(super) struct Master {
     pub(super) registered: BTreeMap<PeerId, RegisteredServer>,
     /// Calls without a response.
     pub(super) open: BTreeSet<TaskKey>,
+    pub(super) creations: Creations,
     /// The last report of each tablet's newest leader.
     pub(super) reports: BTreeMap<TabletId, LeaderReport>,
 }
@@ -84,6 +86,7 @@ impl Master {
             next_ticket: 0,
             registered: BTreeMap::new(),
             open: BTreeSet::new(),
+            creations: Creations::default(),
             reports: BTreeMap::new(),
         }
     }

@@ -26,6 +26,7 @@
 mod agenda;
 mod alteration;
 mod calls;
+mod creations;
 mod ddl;
 mod definition;
 mod draws;
@@ -116,6 +117,8 @@ struct Reached {
     repairs: u64,
     removals: u64,
     replacements: u64,
+    /// Looks at a tablet that runs without a replica which its server could not be asked for.
+    creations: u64,
 }
 
 /// Runs the trial of a seed; returns what it finds.

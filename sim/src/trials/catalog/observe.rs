@@ -32,6 +32,7 @@ impl CatalogTrial {
         }
         if let Change::Unregister(server) = &change {
             self.master.registered.remove(server);
+            self.master.creations.forget(*server);
             self.contacts.remove(server);
             self.last_reports.retain(|(_, of, _), _| of != server);
         }

@@ -12,6 +12,7 @@ use engine::ids::{PeerId, TabletId};
 use super::CatalogTrial;
 use super::group::{Group, Member, short};
 use super::master::{LeaderReport, RegisteredServer};
+use super::model::ModelTablet;
 use super::observe::columns;
 use super::server::TrialServer;
 use super::table_settings::has_settings;
@@ -99,6 +100,7 @@ impl CatalogTrial {
     }
 
     fn record_report(&mut self, server: PeerId, tablet: &ReportedTablet) {
+        self.master.creations.confirm(server, tablet.tablet);
         let Some(consensus) = &tablet.consensus else { return };
         let known = self.master.reports.get_mut(&tablet.tablet);
         let Some(leader) = consensus.leader else {
@@ -315,6 +317,24 @@ impl CatalogTrial {
         }
     }
 
+    /// Checks that members of a tablet which the leading master saw come up are asked for their replicas until these
+    /// are there. Those of a later configuration get a copy from their leader instead.
+    pub(super) fn check_creations(&mut self) {
+        for (task, overdue) in self.master.creations.failed(self.now, &self.config) {
+            let is_first = |tablet: &ModelTablet| tablet.running && tablet.config_index == FIRST_CONFIG;
+            let runs = self.model.tablet(task.tablet).is_some_and(|(_, tablet)| is_first(tablet));
+            // Requests wait for others to the same server.
+            if !runs || self.open_at(task.server) >= OPEN_MAX {
+                continue;
+            }
+            self.reached.creations += 1;
+            if overdue {
+                let (server, tablet) = (task.server, short(&task.tablet));
+                self.report(format!("{tablet} runs, and {server} is not asked again for its replica"));
+            }
+        }
+    }
+
     fn open_at(&self, server: PeerId) -> usize {
         self.master.open.iter().filter(|task| task.server == server).count()
     }
@@ -345,6 +365,8 @@ impl CatalogTrial {
     }
 }
 
+/// Index of a tablet's first configuration.
+const FIRST_CONFIG: i64 = -1;
 /// Calls to a server after which others may wait.
 const OPEN_MAX: usize = 8;
 /// Time within which a new leader is asked for a change that it needs. A transfer of leadership that has just ended

@@ -20,12 +20,23 @@ fn trials_of_a_sound_catalog_find_nothing_and_reach_what_they_are_for() {
         sum.repairs += of.repairs;
         sum.removals += of.removals;
         sum.replacements += of.replacements;
+        sum.creations += of.creations;
     }
-    let Reached { done, refused, fail_overs, lost_turns, lost_changes, repairs, removals, replacements } =
-        sum;
+    let Reached {
+        done,
+        refused,
+        fail_overs,
+        lost_turns,
+        lost_changes,
+        repairs,
+        removals,
+        replacements,
+        creations,
+    } = sum;
     let reached = [done > 800, refused > 300, fail_overs > 100, lost_turns > 20, lost_changes > 5];
     assert!(reached.iter().all(|reached| *reached), "{sum:?}");
     assert!(repairs > 100 && removals > 40 && replacements > 5, "{sum:?}");
+    assert!(creations > 0, "{sum:?}");
 }
 
 /// Returns a trial in the middle, with tables.

@@ -83,8 +83,9 @@ impl CatalogTrial {
                 self.before_heartbeat(heartbeat);
                 None
             }
-            CatalogEvent::Answered { task, .. } => {
+            CatalogEvent::Answered { task, result } => {
                 self.master.open.remove(task);
+                self.master.creations.on_answer(*task, result, self.now);
                 None
             }
             CatalogEvent::Tick => None,
@@ -106,6 +107,7 @@ impl CatalogTrial {
         for request in &out.requests[requests..] {
             self.check_order(request);
             self.master.open.insert(request.task);
+            self.master.creations.on_request(request.task);
         }
         out.notes.drain(..).for_each(|note| self.note(format!("    {note}")));
     }
