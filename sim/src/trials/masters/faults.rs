@@ -1,5 +1,6 @@
 //! The faults of a masters trial: masters that fail, are cut off or have slow disks; servers that are late or down.
 
+use std::ops::{Range, RangeInclusive};
 use std::time::Duration;
 
 use engine::time::Instant;
@@ -19,6 +20,9 @@ const CUT_OFF_MILLIS: u64 = 4_000;
 const SLOW_MILLIS: u64 = 6_000;
 const SERVER_DOWN_MILLIS: u64 = 6_000;
 const LATE_MILLIS: u64 = 3_000;
+/// Shortest time for which servers are late, and longest one if all masters fail.
+const SOON_MILLIS: u64 = 200;
+const SILENT_MILLIS: u64 = 4_500;
 const PAUSE_MILLIS: u64 = 1_800;
 /// Percentage of servers that go down and come back without their disks.
 const WIPED: u64 = 15;
@@ -37,6 +41,8 @@ enum Fault {
     /// All servers are late at once.
     LateServers,
     None,
+    /// All masters fail, and servers are late for longer: the next leader knows none of them at first.
+    FailMasters,
 }
 
 impl MastersTrial {
@@ -59,6 +65,7 @@ impl MastersTrial {
             (Fault::LateServer, 3),
             (Fault::LateServers, 2),
             (Fault::None, 4),
+            (Fault::FailMasters, 1),
         ]);
         let (number, power) = (self.random.below(MASTERS as u64) as usize, self.random.percent(50));
         match fault {
@@ -77,10 +84,14 @@ impl MastersTrial {
             Fault::StopServer => self.stop_server(),
             Fault::LateServer => {
                 let server = self.random.below(SERVERS as u64) as usize;
-                self.delay(&[server]);
+                self.delay(server..server + 1, SOON_MILLIS..=LATE_MILLIS);
             }
-            Fault::LateServers => self.delay(&(0..SERVERS).collect::<Vec<_>>()),
+            Fault::LateServers => self.delay(0..SERVERS, SOON_MILLIS..=LATE_MILLIS),
             Fault::None => {}
+            Fault::FailMasters => {
+                (0..MASTERS).for_each(|number| self.fail_master(number, power));
+                self.delay(0..SERVERS, DOWN_MILLIS..=SILENT_MILLIS);
+            }
         }
         Duration::from_millis(self.random.below(PAUSE_MILLIS))
     }
@@ -191,11 +202,12 @@ impl MastersTrial {
         }
     }
 
-    /// Lets servers send their next heartbeats late.
-    fn delay(&mut self, servers: &[usize]) {
-        let until = self.now().after(Duration::from_millis(self.random.between(200, LATE_MILLIS)));
+    /// Lets servers send their next heartbeats late, by some milliseconds.
+    fn delay(&mut self, servers: Range<usize>, millis: RangeInclusive<u64>) {
+        let late = self.random.between(*millis.start(), *millis.end());
+        let until = self.now().after(Duration::from_millis(late));
         let mut state = self.state.lock();
-        servers.iter().for_each(|server| state.servers[*server].late_until = until);
+        servers.clone().for_each(|server| state.servers[server].late_until = until);
         drop(state);
         self.note(format!("servers {servers:?} are late"));
     }

@@ -77,12 +77,30 @@ use crate::world::{HostProgram, StopReason, World};
 const NAME: &str = "masters trial";
 /// Lines that a violation's story ends with.
 const STORY: usize = 60;
-/// Percentages of trials with proofs of identity, and of the others with a policy.
-const SECURE: u64 = 40;
-const WITH_POLICY: u64 = 80;
+/// What trials of seeds in a row have, so that few of them come to all of it.
+const ACCESS: [Access; 7] = [
+    Access::Policy,
+    Access::Proofs,
+    Access::Free,
+    Access::Policy,
+    Access::Proofs,
+    Access::Policy,
+    Access::Proofs,
+];
 /// Latencies of the masters' devices.
 const DEVICE: DiskCost =
     DiskCost { op: Duration::from_micros(20), kib: Duration::from_micros(2), sync: Duration::from_millis(1) };
+
+/// Who may do what in a trial.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Access {
+    /// A policy, for users who state their names.
+    Policy,
+    /// Connections with proofs of identity.
+    Proofs,
+    /// Everybody may do everything.
+    Free,
+}
 
 struct MastersTrial {
     random: RandomStream,
@@ -111,9 +129,9 @@ impl MastersTrial {
     fn create(seed: u64) -> MastersTrial {
         let mut random = RandomStream::new(seed, "masters trial");
         let mut plan = fleet::plan_of(seed, MASTERS, SERVERS, SERVERS);
-        plan.security = random.percent(SECURE).then_some(SECURITY);
-        let has_policy = plan.security.is_none() && random.percent(WITH_POLICY);
-        let policy = has_policy.then(|| Policy::draw(&mut random));
+        let access = ACCESS[(seed % ACCESS.len() as u64) as usize];
+        plan.security = (access == Access::Proofs).then_some(SECURITY);
+        let policy = (access == Access::Policy).then(|| Policy::draw(&mut random));
         let log = EventLog::keeping(0..0, false);
         let world = KeyedWorld::new(seed, plan.network.clone(), DiskCost::default(), log);
         let state = State::new(RandomStream::new(seed, "masters trial, servers"), policy);

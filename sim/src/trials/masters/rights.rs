@@ -16,6 +16,8 @@ pub(super) const USERS: [&str; 3] = ["ann", "bob", "eve"];
 pub(super) const DATABASES: [&str; 3] = ["sales", "hr", "default"];
 /// First letters of tables' names within their database.
 pub(super) const LETTERS: [&str; 2] = ["a", "b"];
+/// Databases of rules: one of them, or all.
+const RULED: [&str; 4] = ["*", "sales", "hr", "default"];
 /// Percentage of rules with columns, and a pattern that matches no column.
 const WITH_COLUMNS: u64 = 15;
 const NO_COLUMN: &str = "no*";
@@ -93,8 +95,17 @@ impl Rule {
             rights = vec![random.pick(&[Right::Select, Right::Select, Right::Metadata])];
         }
         let delegates = rights.contains(&Right::All) && random.percent(40);
-        let database = random.pick(&["*", "sales", "hr", "default"]);
+        let database = random.pick(&RULED);
         Rule { user, database, tables, columns, rights, delegates }
+    }
+
+    /// Draws a rule by which a user may create tables.
+    fn draw_creator(random: &mut RandomStream) -> Rule {
+        let (user, database) = (Some(random.pick(&["ann", "bob"])), random.pick(&RULED));
+        let others = [Right::Select, Right::Insert, Right::Update, Right::Delete, Right::Alter, Right::Drop];
+        let others = others.into_iter().filter(|_| random.percent(40));
+        let rights = [Right::Create].into_iter().chain(others).collect();
+        Rule { user, database, tables: None, columns: None, rights, delegates: false }
     }
 
     fn text(&self) -> String {
@@ -135,8 +146,11 @@ impl Rule {
 
 impl Policy {
     pub(super) fn draw(random: &mut RandomStream) -> Policy {
-        let count = random.between(2, 6);
-        Policy((0..count).map(|_| Rule::draw(random)).collect())
+        // Without tables there is nothing that a policy could hide.
+        let mut rules = vec![Rule::draw_creator(random)];
+        let count = random.between(1, 5);
+        rules.extend((0..count).map(|_| Rule::draw(random)));
+        Policy(rules)
     }
 
     /// Returns the policy's file.
@@ -217,6 +231,18 @@ mod tests {
         let policy = Policy(vec![rule(Some("ann"), None, Right::All)]);
         assert!(policy.allows("ann", "sales.a1", "eve", &renames("sales.b2")));
         assert!(!policy.allows("ann", "sales.a1", "eve", &renames("b2")), "another database");
+    }
+
+    #[test]
+    fn a_drawn_policy_lets_some_user_create_tables() {
+        for seed in 0..20 {
+            let policy = Policy::draw(&mut RandomStream::new(seed, "policy"));
+            let creates = |user: &str, database: &str| {
+                policy.allows(user, &name(database, "a1"), "", &Wish::Create { owner: None })
+            };
+            let any = USERS.iter().any(|user| DATABASES.iter().any(|database| creates(user, database)));
+            assert!(any, "{policy:?}");
+        }
     }
 
     #[test]
