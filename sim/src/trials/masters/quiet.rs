@@ -11,12 +11,12 @@ use super::group::{Group, Member};
 use super::listing::Located;
 use super::outage::Outage;
 use super::script::Script;
-use super::settings::{CREATED_WITHIN, SERVERS, SETTLED, TRUSTED, UNRESPONSIVE};
+use super::settings::{CREATED_WITHIN, SERVERS, SETTLED, TICK, TRUSTED, UNRESPONSIVE};
 use super::state::State;
 
 /// Time until masters lead and all tables are whole, and the pause between two looks.
 const WHOLE: Duration = Duration::from_secs(90);
-const LOOK: Duration = Duration::from_millis(400);
+const LOOK: Duration = Duration::from_secs(1);
 /// Tables that are created while a server is down, and the time in which their tablets come up.
 const TABLES: usize = 4;
 const COMING_UP: Duration = Duration::from_millis(1_500);
@@ -62,7 +62,7 @@ impl Script {
         self.note(format!("server {server} is down while tables are created"));
         self.state.lock().outage = Some(Outage::Begins(server));
         while self.state.lock().outage != Some(Outage::Lasts) {
-            self.links.env.sleep(LOOK).await;
+            self.links.env.sleep(TICK).await;
         }
         for _ in 0..TABLES {
             self.create().await?;

@@ -36,7 +36,7 @@ pub(super) const FAILED: Duration = Duration::from_secs(8);
 /// Time within which a server that is up gets a replica that it was to have from the beginning. The leader would have
 /// it copied there later.
 pub(super) const CREATED_WITHIN: Duration = Duration::from_secs(5);
-pub(super) const COPIED_AFTER: Duration = Duration::from_secs(30);
+pub(super) const COPIED_AFTER: Duration = Duration::from_secs(20);
 /// Time for which clients may keep locations.
 pub(super) const LOCATIONS_TTL_MILLIS: u32 = 77_000;
 
