@@ -8,7 +8,7 @@
 //! ```
 //!
 //! Scenarios put a group that is whole into a rare situation: a long copy, truncated operations, little memory, full
-//! devices, slow replicas, learners that are marked late.
+//! devices, slow replicas, learners that are marked late. Most trials end with one of them (`calm_end.rs`).
 //!
 //! In a run, masters delete and copy replicas now and then, and a disk mostly fails at another time. Here orders are
 //! all that happens, so that each of their disk operations fails in some trial.
@@ -18,6 +18,7 @@
 mod broken_copies;
 mod bulk_writes;
 mod calls;
+mod calm_end;
 mod disks;
 mod full_devices;
 mod heartbeat_calls;

@@ -1,4 +1,5 @@
-//! The quiet end of a hosting trial: without faults the group becomes whole, and then each server deletes its replica.
+//! The quiet end of a hosting trial: without faults the group becomes whole, also after a last scenario
+//! (`calm_end.rs`), and then each server deletes its replica.
 
 use std::time::Duration;
 
@@ -30,15 +31,26 @@ impl HostingTrial {
             self.end_disk_faults(server);
             self.fleet.restart(server);
         }
+        if !self.await_whole() {
+            return;
+        }
+        self.act_in_calm_group();
+        if self.await_whole() {
+            self.check_tombstones();
+            self.check_resources();
+            self.delete_all();
+        }
+    }
+
+    /// Does what the group needs until it is whole; returns false if something is wrong.
+    fn await_whole(&mut self) -> bool {
         for round in 0..ROUNDS {
             self.fleet.pass(ROUND);
             if self.fleet.found.is_some() {
-                return;
+                return false;
             }
             if self.is_whole() {
-                self.check_tombstones();
-                self.check_resources();
-                return self.delete_all();
+                return true;
             }
             self.repair();
             // With a leader that commits, an operator replaces what has failed, unless a rotten member is to go first.
@@ -48,6 +60,7 @@ impl HostingTrial {
         }
         let states = self.show_all();
         self.fleet.report(format!("the group is not whole again without faults: {states}"));
+        false
     }
 
     pub(super) fn show_all(&self) -> String {
