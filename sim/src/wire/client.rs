@@ -27,6 +27,7 @@ pub const MASTER: &str = "kudu.master.MasterService";
 pub const TSERVER: &str = "kudu.tserver.TabletServerService";
 pub const ADMIN: &str = "kudu.tserver.TabletServerAdminService";
 pub const CONSENSUS: &str = "kudu.consensus.ConsensusService";
+pub const COPY: &str = "kudu.tserver.TabletCopyService";
 pub const GENERIC: &str = "kudu.server.GenericService";
 
 /// Role of a leader.

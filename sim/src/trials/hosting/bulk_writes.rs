@@ -33,6 +33,13 @@ pub(super) enum WriteOrder {
     AtOnce,
 }
 
+impl BulkWrites {
+    /// Returns true if the client has ended.
+    pub(super) fn have_ended(&self) -> bool {
+        self.written.lock().is_some()
+    }
+}
+
 impl HostingTrial {
     /// Starts a client that sends requests of some rows to a server.
     pub(super) fn start_writes(
@@ -65,7 +72,7 @@ impl HostingTrial {
     pub(super) fn end_writes(&mut self, writes: &BulkWrites) -> usize {
         writes.stops.store(true, Ordering::Relaxed);
         let mut waited = Duration::ZERO;
-        while writes.written.lock().is_none() && waited < CALL * 2 {
+        while !writes.have_ended() && waited < CALL * 2 {
             self.fleet.pass(LOOK);
             waited += LOOK;
         }

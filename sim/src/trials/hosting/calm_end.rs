@@ -14,6 +14,8 @@ enum CalmScenario {
     Heartbeats,
     CopyLong,
     TruncateEntries,
+    /// Much is written, flushed and collected after a session of a copy has begun.
+    HoldLog,
 }
 
 impl HostingTrial {
@@ -27,6 +29,7 @@ impl HostingTrial {
             (CalmScenario::Heartbeats, 3),
             (CalmScenario::CopyLong, 1),
             (CalmScenario::TruncateEntries, 1),
+            (CalmScenario::HoldLog, 4),
         ]);
         self.fleet.steps.push(format!("{scenario:?} in the whole group, {:?}", self.fleet.world.now()));
         match scenario {
@@ -34,6 +37,7 @@ impl HostingTrial {
             CalmScenario::Heartbeats => self.send_heartbeats(),
             CalmScenario::CopyLong => self.copy_long(),
             CalmScenario::TruncateEntries => self.truncate_entries(),
+            CalmScenario::HoldLog => self.hold_log(),
         }
     }
 }

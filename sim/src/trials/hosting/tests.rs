@@ -6,10 +6,12 @@ use crate::trials::reached::{self, Situation};
 const SEEDS: u64 = 16;
 /// Most trials until all situations were met.
 const SEEDS_MAX: u64 = 60;
-const SITUATIONS: [Situation; 10] = [
+const SITUATIONS: [Situation; 12] = [
     ("a learner is marked late", &["a learner that was marked", "is a voter: true"]),
     ("heartbeats reach a slow replica", &["whose log is slow", "Ok("]),
     ("a log is cut within a long copy", &["long copy", "Voter after", "log cut true"]),
+    ("a copy in progress needs a log", &["after a copy in progress", "it needs them: true"]),
+    ("a copy that has ended needs a log", &["after a copy that has ended well", "it needs them: true"]),
     ("a follower gets an operation for which its memory has no space", &["a large write", "Ok(None)"]),
     ("operations are truncated", &["had operations: reserved were"]),
     ("a replica opens on a full device", &["restarts with 0 bytes", "true, then true"]),

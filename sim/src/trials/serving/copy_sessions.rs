@@ -11,10 +11,9 @@ use nyala_proto::kudu::tserver::{
 
 use super::ServingTrial;
 use super::limits::COPY_IDLE;
-use crate::wire::client::CallFailure;
+use crate::wire::client::{COPY, CallFailure};
 use crate::world::World;
 
-const COPY: &str = "kudu.tserver.TabletCopyService";
 /// The sink, which is no server.
 const SINK: Uuid = Uuid([0xee; 16]);
 /// Pauses of a sink that continues, and of one that is gone, in percent of the idle time.
