@@ -71,6 +71,8 @@ pub(super) struct Keeper {
     /// Polls of the last restore that nothing disturbed.
     pub(super) restore_polls: u64,
     pub(super) outage: Arc<Outage>,
+    /// True once an outage was longer than rows are tried to be written.
+    pub(super) had_long_outage: bool,
     /// Draws of backups that take longer than history is kept, if it is short.
     pub(super) slowness: Option<RandomStream>,
     story: Arc<Mutex<Vec<String>>>,
@@ -121,6 +123,7 @@ impl Keeper {
             restored: 0,
             restore_polls: 1,
             outage,
+            had_long_outage: false,
             slowness,
             story,
         };

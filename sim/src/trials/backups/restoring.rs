@@ -33,6 +33,12 @@ const DISTURBANCES: [(Disturbance, u32); 3] =
     [(Disturbance::None, 25), (Disturbance::GivenUp, 45), (Disturbance::Outage, 30)];
 /// Shortest and longest outage.
 const SPAN: (Duration, Duration) = (Duration::from_millis(200), Duration::from_secs(2));
+/// An outage that rows do not outlive: a restore tries for a minute to write those of a part. One in a trial at most,
+/// within a resumed restore: its table is there, so that nothing but rows waits. Percentage of these restores with an
+/// outage that have it, and most polls until it begins.
+const LONG_SPAN: (Duration, Duration) = (Duration::from_secs(63), Duration::from_secs(66));
+const LONG_PERCENT: u64 = 60;
+const LONG_POLLS: [u64; 3] = [2, 10, 30];
 /// Time in which a table whose creation was given up comes up.
 pub(super) const SETTLING: Duration = Duration::from_secs(1);
 /// Percentage of disturbances that may come at any time of a restore, by the polls of the last whole one. Many
@@ -47,13 +53,14 @@ pub(super) struct Attempt {
     pub outcome: Option<Result<RestoreOutcome>>,
     /// The client soon gives up, which may be before the outage.
     hasty: bool,
-    met_outage: bool,
+    /// The span of the outage that it met.
+    outage: Option<Duration>,
 }
 
 impl Attempt {
     /// Returns true if the attempt may end with `error`.
     pub(super) fn may_fail_with(&self, error: &Error) -> bool {
-        self.met_outage || (self.hasty && error.kind == ErrorKind::TimedOut)
+        self.outage.is_some() || (self.hasty && error.kind == ErrorKind::TimedOut)
     }
 }
 
@@ -98,7 +105,11 @@ impl Keeper {
         loop {
             let attempt = self.attempt(&request).await?;
             let told = attempt.outcome.as_ref().map(|done| done.is_ok());
-            let in_outage = if attempt.met_outage { ", in an outage" } else { "" };
+            let in_outage = match attempt.outage {
+                None => "",
+                Some(span) if span < LONG_SPAN.0 => ", in an outage",
+                Some(_) => ", in a long outage",
+            };
             self.note(format!("restore of {to_ms} to {name}{in_outage}: {told:?}"));
             match &attempt.outcome {
                 Some(Ok(_)) => return Ok(()),
@@ -130,6 +141,7 @@ impl Keeper {
             below_some(&mut self.random, POLLS)
         };
         let span = self.random.span(SPAN.0, SPAN.1);
+        let (polls, span) = self.draw_long_outage(request.target, disturbance).unwrap_or((polls, span));
         let (client, polls) = match disturbance {
             Disturbance::None => (&self.client, u64::MAX),
             Disturbance::GivenUp => (&self.client, polls),
@@ -143,12 +155,29 @@ impl Keeper {
             if matches!(outcome, Some(Ok(_))) {
                 self.restore_polls = made.get();
             }
-            return Ok(Attempt { outcome, hasty, met_outage: false });
+            return Ok(Attempt { outcome, hasty, outage: None });
         }
         self.outage.order(&self.env, Host::Tserver(0), span).await;
         let outcome = restoring.await;
         self.outage.wait_until_over(&self.env).await;
-        Ok(Attempt { outcome: Some(outcome), hasty, met_outage: true })
+        Ok(Attempt { outcome: Some(outcome), hasty, outage: Some(span) })
+    }
+
+    /// Returns the polls until an outage that rows do not outlive, and its span, if this attempt is to have it.
+    fn draw_long_outage(
+        &mut self,
+        target: RestoreTarget,
+        disturbance: Disturbance,
+    ) -> Option<(u64, Duration)> {
+        // A stream of their own, so that other draws stay.
+        let mut random = self.random.fork("long outages");
+        let may_be = disturbance == Disturbance::Outage && target == RestoreTarget::Resumed;
+        if self.had_long_outage || !may_be || !random.percent(LONG_PERCENT) {
+            return None;
+        }
+        self.had_long_outage = true;
+        let polls = 1 + below_some(&mut random, LONG_POLLS);
+        Some((polls, random.span(LONG_SPAN.0, LONG_SPAN.1)))
     }
 
     /// Returns all rows of a table.
