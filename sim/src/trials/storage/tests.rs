@@ -60,9 +60,18 @@ fn rows_that_are_inserted_again_are_on_the_disk_twice() {
 
 #[test]
 fn the_policy_frees_memory_and_log() {
+    let mut changed = 0;
     for seed in 0..SEEDS {
         let mut trial = written(seed);
+        trial.job(JobKind::FlushRows).expect("a sound disk");
+        trial.write(true).expect("a sound disk");
+        let deltas = |trial: &Trial| -> usize {
+            let state = trial.replica.tablet().expect("it is open").state();
+            state.disk.iter().map(|rowset| rowset.dms_len()).sum()
+        };
+        changed += deltas(&trial);
         trial.free_memory().expect("a policy that flushes");
+        assert_eq!(deltas(&trial), 0, "seed {seed}");
         let state = trial.replica.tablet().expect("it is open").state();
         assert_eq!(state.active.rows(), 0, "seed {seed}");
         trial.write(true).expect("a sound disk");
@@ -70,6 +79,7 @@ fn the_policy_frees_memory_and_log() {
         let (needed, applied, _) = trial.replica.log_needs().expect("it is open");
         assert_eq!(needed, applied + 1, "seed {seed}");
     }
+    assert!(changed > 0, "memory has deltas, too");
 }
 
 /// Returns a trial with a scan that is open.
