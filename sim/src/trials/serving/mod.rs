@@ -21,6 +21,7 @@ mod copy_sessions;
 mod directories;
 mod flag_values;
 mod flags;
+mod kept_scanners;
 mod known_server;
 mod limits;
 mod masters;

@@ -46,6 +46,8 @@ pub(super) enum Step {
     Flags,
     /// Orders that a server must refuse, or has carried out before.
     KnownOrders,
+    /// A scanner is kept alive without reading.
+    KeepScanner,
 }
 
 pub(super) fn draw(random: &mut RandomStream) -> Step {
@@ -74,6 +76,7 @@ pub(super) fn draw(random: &mut RandomStream) -> Step {
         (Step::Clock, 3),
         (Step::Flags, 3),
         (Step::KnownOrders, 3),
+        (Step::KeepScanner, 3),
     ])
 }
 
@@ -108,6 +111,7 @@ impl ServingTrial {
             Step::Clock => self.read_clock(),
             Step::Flags => self.change_flags(server),
             Step::KnownOrders => self.give_known_orders(server),
+            Step::KeepScanner => self.keep_scanner(),
             Step::Elect | Step::Condition | Step::Forget => self.change_masters(step),
         }
     }

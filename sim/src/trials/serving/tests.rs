@@ -3,7 +3,7 @@
 use super::*;
 use crate::trials::reached::{self, Situation};
 
-const SITUATIONS: [Situation; 19] = [
+const SITUATIONS: [Situation; 20] = [
     ("creations fail", &["creation of", "Input/output error"]),
     ("creations are refused", &["creation of", "too little space"]),
     ("writes are refused", &["rows of", "too little space"]),
@@ -23,6 +23,7 @@ const SITUATIONS: [Situation; 19] = [
     ("a deletion is stale", &["DeleteStale of", ", true: Ok(Some"]),
     ("an alteration is old", &["AlterBack of", ", true: Ok(Some"]),
     ("an alteration is repeated", &["AlterAgain of", ", true: Ok(None)"]),
+    ("a scanner is kept alive", &["a scanner of", "is kept alive by"]),
 ];
 
 #[test]
