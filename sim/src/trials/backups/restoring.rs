@@ -41,6 +41,8 @@ const LONG_PERCENT: u64 = 60;
 const LONG_POLLS: [u64; 3] = [2, 10, 30];
 /// Time in which a table whose creation was given up comes up.
 pub(super) const SETTLING: Duration = Duration::from_secs(1);
+/// Looks at a restored table, so long after each other, until its last alteration must have ended.
+const ALTERATION_LOOKS: u32 = 20;
 /// Percentage of disturbances that may come at any time of a restore, by the polls of the last whole one. Many
 /// others come at its beginning, or after its end.
 const EVENLY_PERCENT: u64 = 60;
@@ -75,12 +77,11 @@ impl Keeper {
         self.restored += 1;
         let name = format!("restored{}", self.restored);
         self.restore(to_ms, &name).await?;
-        let facts = TableFacts::of(&self.client.open_table(&name).await?);
-        let found = self.read(&name).await?;
-        let saved = &self.backups[&to_ms];
-        if let Some(what) = saved.facts.difference(&facts) {
+        if let Some(what) = self.difference(to_ms, &name).await? {
             return Err(Error::corrupt(format!("the restore of the backup at {to_ms} has {what}")));
         }
+        let found = self.read(&name).await?;
+        let saved = &self.backups[&to_ms];
         let wanted = &saved.rows;
         if found != *wanted {
             let odd = found.iter().find(|(key, value)| wanted.get(key) != Some(value));
@@ -92,6 +93,21 @@ impl Keeper {
             self.restore_over(to_ms, &name).await?;
         }
         self.client.delete_table(&name).await
+    }
+
+    /// Returns what of a restored table is not as it was at the time of the backup. Its last alteration may still
+    /// run, if the client that waited for it gave up.
+    async fn difference(&self, to_ms: u64, name: &str) -> Result<Option<String>> {
+        let mut looks = 0;
+        loop {
+            let facts = TableFacts::of(&self.client.open_table(name).await?);
+            let difference = self.backups[&to_ms].facts.difference(&facts);
+            looks += 1;
+            if difference.is_none() || looks == ALTERATION_LOOKS {
+                return Ok(difference);
+            }
+            self.env.sleep(SETTLING).await;
+        }
     }
 
     async fn restore(&mut self, to_ms: u64, name: &str) -> Result<()> {

@@ -33,7 +33,8 @@ const LOOKS: u32 = 8_000;
 enum CopyEnd {
     /// The learner is a voter with all operations.
     Voter,
-    /// Its source does not lead any more, or a server has ended: then it may be copied again.
+    /// Its source does not lead any more, or a server has ended: then it may be copied again. Or its replica has
+    /// failed: the one that the copy was to replace had been damaged.
     Disturbed,
     /// It is no voter, and the log of its source begins after what it lacks.
     LogGone,
@@ -135,7 +136,8 @@ impl HostingTrial {
             let is_lost = learner.is_some_and(|peer| peer.health == PeerHealth::FailedUnrecoverable);
             lost_looks = if is_lost && !is_copying { lost_looks + 1 } else { 0 };
             if lost_looks == LOST_LOOKS {
-                return (copies, CopyEnd::LogGone);
+                let has_failed = matches!(self.state(sink), Some(EntryState::Failed(_)));
+                return (copies, if has_failed { CopyEnd::Disturbed } else { CopyEnd::LogGone });
             }
             let is_voter = status.committed_config.is_voter(self.fleet.ids[sink]);
             if is_voter && self.applied(sink).is_some_and(|applied| Some(applied) == self.applied(leader)) {
