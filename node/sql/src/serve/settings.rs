@@ -186,7 +186,7 @@ fn parse_timeout(text: &str) -> SqlResult<Option<Duration>> {
 fn timeout_text(limit: Option<Duration>) -> String {
     let millis = limit.map_or(0, |limit| limit.as_millis());
     let whole = [("d", 86_400_000), ("h", 3_600_000), ("min", 60_000), ("s", 1000), ("ms", 1)];
-    let unit = whole.into_iter().find(|(_, scale)| millis > 0 && millis % scale == 0);
+    let unit = whole.into_iter().find(|(_, scale)| millis > 0 && millis.is_multiple_of(*scale));
     unit.map_or_else(|| "0".to_string(), |(name, scale)| format!("{}{name}", millis / scale))
 }
 
