@@ -275,7 +275,7 @@ async fn errors_have_states(client: &tokio_postgres::Client) {
         ("SELECT i32 + i32 FROM types WHERE k = 1", "22003"),
         ("VACUUM types", "0A000"),
         ("COPY types TO '/tmp/never.csv'", "42501"),
-        ("SET statement_timeout = 5", "0A000"),
+        ("SET lock_timeout = 5", "0A000"),
         ("SHOW nothing_known", "42704"),
         ("SELECT $1", "none"),
     ];
