@@ -41,7 +41,7 @@ const LONG_PERCENT: u64 = 60;
 const LONG_POLLS: [u64; 3] = [2, 10, 30];
 /// Time in which a table whose creation was given up comes up.
 pub(super) const SETTLING: Duration = Duration::from_secs(1);
-/// Looks at a restored table, so long after each other, until its last alteration must have ended.
+/// Looks at a restored table, [`SETTLING`] apart, until its last alteration must have ended.
 const ALTERATION_LOOKS: u32 = 20;
 /// Percentage of disturbances that may come at any time of a restore, by the polls of the last whole one. Many
 /// others come at its beginning, or after its end.

@@ -7,9 +7,9 @@
 //!   in the end: three healthy voters, each order is carried out, nothing stays       invariants of replication
 //! ```
 //!
-//! Scenarios put a group that is whole into a rare situation: a long copy, a log that a copy needs, truncated operations,
-//! little memory, full devices, slow replicas, learners that are marked late. Most trials end with one of them
-//! (`calm_end.rs`).
+//! Scenarios put a group that is whole into a rare situation: a long copy, a log that a copy needs, truncated
+//! operations, little memory, full devices, slow replicas, learners that are marked late. Most trials end with one of
+//! them (`calm_end.rs`).
 //!
 //! In a run, masters delete and copy replicas now and then, and a disk mostly fails at another time. Here orders are
 //! all that happens, so that each of their disk operations fails in some trial.

@@ -77,7 +77,7 @@ use crate::world::{HostProgram, StopReason, World};
 const NAME: &str = "masters trial";
 /// Lines that a violation's story ends with.
 const STORY: usize = 60;
-/// What trials of seeds in a row have, so that few of them come to all of it.
+/// Access in the trials of seeds in a row: few seeds come to all situations.
 const ACCESS: [Access; 7] = [
     Access::Policy,
     Access::Proofs,
@@ -91,14 +91,14 @@ const ACCESS: [Access; 7] = [
 const DEVICE: DiskCost =
     DiskCost { op: Duration::from_micros(20), kib: Duration::from_micros(2), sync: Duration::from_millis(1) };
 
-/// Who may do what in a trial.
+/// Access of users in a trial.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Access {
     /// A policy, for users who state their names.
     Policy,
     /// Connections with proofs of identity.
     Proofs,
-    /// Everybody may do everything.
+    /// All users may do everything.
     Free,
 }
 

@@ -23,7 +23,7 @@ const CALLS: (u64, u64) = (4, 6);
 impl ServingTrial {
     /// Opens a scanner without a batch, and keeps it alive for longer than its time to live.
     ///
-    /// It judges calls that had their reply within the time to live since the last one was sent. A server that restarts
+    /// It checks calls that had their reply within the time to live since the last one was sent. A server that restarts
     /// or is cut off gives no such reply: within this step nothing starts it again.
     pub(super) fn keep_scanner(&mut self) {
         let Some((at, leader)) = self.led_tablet() else { return };
