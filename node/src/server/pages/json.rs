@@ -6,9 +6,7 @@
 use serde_json::{Map, Value, json};
 
 use super::options::PageOptions;
-use super::page::{
-    BlockContent, PageBlock, PageCell, PageTable, RowsetPicture, WebPage, wall_time,
-};
+use super::page::{BlockContent, PageBlock, PageCell, PageTable, RowsetPicture, WebPage, wall_time};
 
 /// Returns the page as JSON.
 pub fn render(page: &WebPage, options: &PageOptions) -> String {
