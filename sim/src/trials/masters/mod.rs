@@ -8,7 +8,7 @@
 //!                                heartbeats, reports ────┴── made-up servers with groups of tablets:
 //!                                                            late, down, new, with locations, in maintenance mode
 //!   what must hold: `prober`, `ddl`, `listing`, `registrations`, `schemas`, `views`, `orders`, `turns`, `beats`,
-//!                   `keys`, `tokens`, `draining`, `quiet`, `sums`
+//!                   `keys`, `tokens`, `draining`, `quiet`, `sums`, `unregistering`
 //! ```
 //!
 //! - A master that says it leads serves and gives out tokens; any other sends clients on.
@@ -16,7 +16,7 @@
 //! - A new tablet has as many voters as its table, in different locations; each gets its replica from the masters.
 //! - A token is accepted while it is valid, wherever masters have had the time to read its key.
 //! - Users do and see what their policy allows, and nothing else; tokens for tables state these rights.
-//! - In the end all tables are whole, and a server drains.
+//! - In the end all tables are whole, and a server drains. One that is unregistered then is not listed again.
 //!
 //! *Not here:* the catalog's decisions in detail (`catalog`), tablet servers, rows.
 
@@ -47,6 +47,7 @@ mod sums;
 mod tables;
 mod tokens;
 mod turns;
+mod unregistering;
 mod views;
 
 use std::sync::Arc;

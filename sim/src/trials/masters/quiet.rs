@@ -52,7 +52,8 @@ impl Script {
             let created = after - before;
             return Err(format!("of {LAST_TABLES} tables {created} are created, without faults"));
         }
-        self.until_whole().await
+        self.until_whole().await?;
+        self.unregister_server().await
     }
 
     /// Creates tables while a server is down that masters still take for alive. Once it is back, it must get its

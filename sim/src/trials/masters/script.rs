@@ -221,11 +221,22 @@ impl Script {
     pub(super) async fn transfer(&mut self) {
         let Some(master) = self.leader().await else { return };
         let mode = self.random.pick(&[LeaderStepDownMode::Graceful, LeaderStepDownMode::Abrupt]);
+        self.step_down(master, mode, None).await;
+    }
+
+    /// Lets a master lead, if its id is known.
+    pub(super) async fn transfer_to(&mut self, next: usize) {
+        let Some(master) = self.leader().await.filter(|master| *master != next) else { return };
+        let id = self.state.lock().masters[next].id.clone();
+        self.step_down(master, LeaderStepDownMode::Graceful, id).await;
+    }
+
+    async fn step_down(&mut self, master: usize, mode: LeaderStepDownMode, next: Option<Bytes>) {
         let request = LeaderStepDownRequestPb {
             dest_uuid: None,
             tablet_id: Bytes::from(Uuid::ZERO.to_string()),
             mode: Some(mode as i32),
-            new_leader_uuid: None,
+            new_leader_uuid: next,
         };
         let reply: Result<LeaderStepDownResponsePb, RpcError> =
             self.links.call_as(TRUSTED, master, (CONSENSUS, "LeaderStepDown"), &request).await;

@@ -19,7 +19,7 @@ pub(super) const IDENTITIES: u8 = 5;
 pub(super) const BEGINNING: Duration = Duration::from_secs(5);
 pub(super) const FAULTS_END: Duration = Duration::from_secs(28);
 /// Time within which the quiet end comes to its end.
-pub(super) const END: Duration = Duration::from_secs(200);
+pub(super) const END: Duration = Duration::from_secs(230);
 /// Step of time between two looks of the driver.
 pub(super) const TICK: Duration = Duration::from_millis(50);
 /// Timeout of a call.

@@ -3,7 +3,7 @@
 use super::*;
 use crate::trials::reached::{self, Situation};
 
-const SITUATIONS: [Situation; 22] = [
+const SITUATIONS: [Situation; 23] = [
     ("a failover", &["leads after master"]),
     ("a master that is cut off", &["is cut off"]),
     ("a master that steps down", &["is to step down", "Ok(None)"]),
@@ -25,6 +25,7 @@ const SITUATIONS: [Situation; 22] = [
     ("a user from whom a table is hidden", &["lists", "and some are hidden"]),
     ("statistics that are refused", &["the statistics of", "is refused"]),
     ("all keys for a new server", &["token keys", "settled true"]),
+    ("a server that is unregistered", &["is unregistered", "leads again"]),
     ("tablets that are hidden", &["tablets of", "are located: false"]),
 ];
 
