@@ -31,6 +31,11 @@ impl IncomingBudget {
     pub(super) fn share(&self) -> IncomingShare<'_> {
         IncomingShare { budget: self, bytes: 0 }
     }
+
+    /// Returns the bytes of all shares.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes.load(Ordering::Relaxed)
+    }
 }
 
 impl IncomingShare<'_> {
@@ -79,6 +84,6 @@ mod tests {
         drop(first);
         assert_eq!(set(&mut second, 10), Ok(()));
         assert_eq!(set(&mut second, 0), Ok(()));
-        assert_eq!(budget.bytes.load(Ordering::Relaxed), 0);
+        assert_eq!(budget.bytes(), 0);
     }
 }

@@ -133,6 +133,11 @@ impl RpcHandle {
         }
     }
 
+    /// Returns the bytes of long incomplete requests, of all connections together.
+    pub fn incoming_bytes(&self) -> u64 {
+        self.shared.incoming.bytes()
+    }
+
     pub fn latencies(&self) -> Arc<RpcLatencies> {
         self.shared.latencies.clone()
     }

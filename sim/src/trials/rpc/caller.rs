@@ -142,7 +142,13 @@ impl Caller {
         Duration::from_millis(self.random.pick(&[30, 200, 1_000, 5_000, 8_000]))
     }
 
-    fn record(&self, server: usize, method: Method, order: Order, timeout: Duration) -> CallRecord {
+    pub(super) fn record(
+        &self,
+        server: usize,
+        method: Method,
+        order: Order,
+        timeout: Duration,
+    ) -> CallRecord {
         let began = self.env.now().mono;
         CallRecord {
             attempt: self.ledger.lock().next_number(),

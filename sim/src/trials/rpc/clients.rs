@@ -1,5 +1,5 @@
-//! A client of a trial: callers that share its connections, its beats, and a caller with connections of its
-//! own.
+//! A client of a trial: callers that share its connections, its beats, a caller with connections of its own, and long
+//! requests at last.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,8 +13,9 @@ use sim_plan::RandomStream;
 use super::beats;
 use super::caller::Caller;
 use super::ledger::Ledger;
+use super::long_requests;
 use super::security::TrialSecurity;
-use super::settings::{CLIENTS, WORKERS};
+use super::settings::{CLIENTS, SERVERS, WORKERS};
 use crate::world::ProgramResult;
 
 /// Time in which what is still on the way arrives, and servers notice that connections have ended.
@@ -48,10 +49,18 @@ pub(super) async fn run(
         caller: own,
         ..worker(WORKERS + 1)
     };
+    let long = |lane: usize| Caller {
+        client: CLIENTS * 2 + client,
+        proxies: security.proxies(&env, &caller),
+        ..worker(WORKERS + 2 + lane)
+    };
+    let long = (0..long_requests::LANES).map(long).collect();
     let ended = ledger.clone();
     let callers = join_all((0..WORKERS).map(|number| worker(number).run()));
     join3(callers, beats::run(worker(WORKERS)), beats::run_in_turn(in_turn)).await;
     proxies.iter().for_each(Proxy::disconnect);
+    // The clients' requests do not meet.
+    long_requests::run(long, client % SERVERS).await;
     env.sleep(SETTLE).await;
     ended.lock().ended += WORKERS;
     Ok(())

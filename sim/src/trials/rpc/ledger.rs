@@ -11,6 +11,7 @@ use nyala_common::rpc::server::RpcHandle;
 use sim_plan::RandomStream;
 
 use super::executions::{ExecutionKey, Executions, RememberedSpans};
+use super::incoming_memory;
 use super::order::{Method, Order};
 use super::settings::SERVERS;
 use super::silences::Silences;
@@ -247,10 +248,7 @@ impl Ledger {
         outcome: &Result<RpcResponse<String>, RpcError>,
         now: Instant,
     ) {
-        let told = match outcome {
-            Ok(_) => "done".to_string(),
-            Err(error) => error.to_string(),
-        };
+        let told = told(outcome);
         let (method, number) = (call.method.name(), call.order.number);
         self.note(now, format!("client {}, server {}: {method} {number}: {told}", call.client, call.server));
         if let Err(wrong) = self.check(call, outcome, now) {
@@ -258,6 +256,23 @@ impl Ledger {
             let since = call.began.0 as f64 / 1e9;
             self.report(format!("{method} of client {} at {since:.4} s: {wrong}; {order:?}", call.client));
         }
+        self.end(call, outcome, now);
+    }
+
+    /// Records the outcome of a call that its server may refuse for lack of memory.
+    pub(super) fn conclude_long(
+        &mut self,
+        call: &CallRecord,
+        outcome: &Result<RpcResponse<String>, RpcError>,
+        now: Instant,
+    ) {
+        let (client, server, number) = (call.client, call.server, call.order.number);
+        let told = told(outcome);
+        self.note(now, format!("client {client}, server {server}: long request {number}: {told}"));
+        self.end(call, outcome, now);
+    }
+
+    fn end(&mut self, call: &CallRecord, outcome: &Result<RpcResponse<String>, RpcError>, now: Instant) {
         let answered = matches!(outcome, Ok(_) | Err(RpcError::Remote { .. }));
         let own = self.presences.iter_mut().rev().find(|presence| presence.attempt == call.attempt);
         if let Some(presence) = own {
@@ -388,7 +403,18 @@ impl Ledger {
                     "server {server} has {queued} calls in its queue, runs {running:?}, and has {open} connections"
                 ));
             }
+            if let Err(what) = incoming_memory::check(open, handle.incoming_bytes()) {
+                self.report(format!("server {server} {what}"));
+            }
         }
+    }
+}
+
+/// Returns the outcome of a call as the story has it.
+fn told(outcome: &Result<RpcResponse<String>, RpcError>) -> String {
+    match outcome {
+        Ok(_) => "done".to_string(),
+        Err(error) => error.to_string(),
     }
 }
 

@@ -16,7 +16,7 @@
 //! - A client whose token is refused falls back to its own credentials.
 //! - A connection that is lost in silence is replaced, although calls are sent on it at short intervals, or
 //!   one after the other with short timeouts.
-//! - In the end, no call is left.
+//! - In the end, no call is left, and no memory of incomplete requests: long ones have exceeded it.
 //!
 //! *Not here:* bytes that break the protocol, which `fuzz` and the hostile peer of a run send.
 
@@ -24,7 +24,9 @@ mod beats;
 mod caller;
 mod clients;
 mod executions;
+mod incoming_memory;
 mod ledger;
+mod long_requests;
 mod order;
 mod security;
 mod service;
@@ -42,7 +44,7 @@ use sim_plan::{NetworkSpec, RandomStream};
 use self::executions::RememberedSpans;
 use self::ledger::Ledger;
 use self::security::TrialSecurity;
-use self::settings::{CLIENTS, DISTURBED, END, SERVERS, WORKERS, client_name, server_name};
+use self::settings::{CLIENTS, DISTURBED, END, INCOMING_BYTES, SERVERS, WORKERS, client_name, server_name};
 use super::pass;
 use crate::event_log::EventLog;
 use crate::oracle::Violation;
@@ -103,6 +105,8 @@ impl RpcTrial {
             let (ledger, security) = (self.ledger.clone(), self.security.clone());
             let program: HostProgram =
                 Arc::new(move |env| Box::pin(service::run(env, ledger.clone(), security.clone(), server)));
+            // The least that servers accept applies, not a share of the memory.
+            self.world.machine(&server_name(server)).set_memory_bytes(INCOMING_BYTES);
             self.world.boot(&server_name(server), program);
         }
         self.pass(Duration::from_millis(100));

@@ -15,7 +15,7 @@ use super::executions::ExecutionKey;
 use super::ledger::Ledger;
 use super::order::Order;
 use super::security::TrialSecurity;
-use super::settings::{GRACE, PORT};
+use super::settings::{GRACE, INCOMING_BYTES, PORT};
 use crate::world::ProgramResult;
 
 pub(super) const SERVICE: &str = "trial.Service";
@@ -170,6 +170,7 @@ pub(super) async fn run(
             queue_length: ledger.queue,
             concurrency: ledger.concurrency,
             keepalive: Some(ledger.keepalive),
+            incoming_bytes_min: INCOMING_BYTES,
             max_unsent_bytes: UNSENT,
             encryption: security.encryption,
             remember_responses: ledger.executions.spans.replies,

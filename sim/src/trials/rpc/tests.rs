@@ -8,7 +8,7 @@ use super::order::{Method, Order};
 use super::*;
 use crate::trials::reached::{self, Situation};
 
-const SITUATIONS: [Situation; 13] = [
+const SITUATIONS: [Situation; 14] = [
     ("a full queue", &["ERROR_SERVER_TOO_BUSY: the queue"]),
     ("a refusal by the service", &["the order is refused"]),
     ("a stale request", &["ERROR_REQUEST_STALE"]),
@@ -21,6 +21,7 @@ const SITUATIONS: [Situation; 13] = [
     ("a tracked request that its server has forgotten", &["again, which it has forgotten"]),
     ("a reply to a tracked request", &["Tracked", "done"]),
     ("a shared connection and one of calls in turn that are lost", &["2 connections are lost in silence"]),
+    ("a long request for which there is no memory", &["long request", "network:"]),
     ("a connection that its client closes under calls", &["network:", "closed by this side"]),
 ];
 
