@@ -16,6 +16,8 @@ enum CalmScenario {
     TruncateEntries,
     /// Much is written, flushed and collected after a session of a copy has begun.
     HoldLog,
+    /// Members leave and come back, while their former replicas are deleted.
+    ReturnMembers,
 }
 
 impl HostingTrial {
@@ -30,6 +32,7 @@ impl HostingTrial {
             (CalmScenario::CopyLong, 1),
             (CalmScenario::TruncateEntries, 1),
             (CalmScenario::HoldLog, 4),
+            (CalmScenario::ReturnMembers, 2),
         ]);
         self.fleet.steps.push(format!("{scenario:?} in the whole group, {:?}", self.fleet.world.now()));
         match scenario {
@@ -38,6 +41,7 @@ impl HostingTrial {
             CalmScenario::CopyLong => self.copy_long(),
             CalmScenario::TruncateEntries => self.truncate_entries(),
             CalmScenario::HoldLog => self.hold_log(),
+            CalmScenario::ReturnMembers => self.return_members(),
         }
     }
 }

@@ -8,8 +8,8 @@
 //! ```
 //!
 //! Scenarios put a group that is whole into a rare situation: a long copy, a log that a copy needs, truncated
-//! operations, little memory, full devices, slow replicas, learners that are marked late. Most trials end with one of
-//! them (`calm_end.rs`).
+//! operations, little memory, full devices, slow replicas, learners that are marked late, members that come back while
+//! their replicas are deleted. Most trials end with one of them (`calm_end.rs`).
 //!
 //! In a run, masters delete and copy replicas now and then, and a disk mostly fails at another time. Here orders are
 //! all that happens, so that each of their disk operations fails in some trial.
@@ -31,6 +31,7 @@ mod operator;
 mod orders;
 mod quiet;
 mod quiet_learners;
+mod returns;
 mod step;
 mod truncated_entries;
 mod votes;

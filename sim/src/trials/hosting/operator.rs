@@ -39,6 +39,17 @@ const PAUSED_PERCENT: u64 = 60;
 const BUNCHES: usize = 8;
 const PAUSED_MILLIS: u64 = 12;
 
+/// Addition of a server that meets the order to delete its former replica.
+pub(super) struct Meeting {
+    /// Factors by which the server's CPU and its devices are slower meanwhile.
+    pub cpu: u64,
+    pub disks: u32,
+    /// Time between the two orders.
+    pub delay: Duration,
+    /// Pauses of the server.
+    pub pauses: Vec<Duration>,
+}
+
 impl HostingTrial {
     /// Evicts a member other than the leader: the rotten one, else one that is not healthy, if there is one.
     pub(super) fn evict(&mut self) {
@@ -110,15 +121,26 @@ impl HostingTrial {
     /// Adds a server that still has its former replica, while the order to delete that arrives. The server is slow, or
     /// pauses, so that its replica stops with messages before it.
     fn add_beside_deletion(&mut self, leader: usize, learner: RaftPeerPb, order: LateOrder) {
-        let server = order.server;
         let (cpu, disks) = (self.random.pick(&SLOW_CPU), self.random.pick(&SLOW_DISKS));
-        self.fleet.world.machine(&host(server).name()).slow_cpu(cpu);
-        self.fleet.slow_disks(server, disks);
-        let former = self.replica(server);
         let micros = self.random.pick(&[BESIDE_MICROS, BESIDE_MICROS * 10]);
         let delay = Duration::from_micros(self.random.below(micros));
         let paused = Duration::from_millis(self.random.between(2, PAUSED_MILLIS));
         let pauses = if self.random.percent(PAUSED_PERCENT) { vec![paused; BUNCHES] } else { Vec::new() };
+        self.meet_deletion(leader, learner, order, Meeting { cpu, disks, delay, pauses });
+    }
+
+    /// Adds a server, and orders the deletion of its former replica meanwhile.
+    pub(super) fn meet_deletion(
+        &mut self,
+        leader: usize,
+        learner: RaftPeerPb,
+        order: LateOrder,
+        Meeting { cpu, disks, delay, pauses }: Meeting,
+    ) {
+        let server = order.server;
+        self.fleet.world.machine(&host(server).name()).slow_cpu(cpu);
+        self.fleet.slow_disks(server, disks);
+        let former = self.replica(server);
         let addition = self.change_call(leader, ChangeConfigType::AddPeer, learner);
         let deletion = self.delete_call(server, TabletDataState::TabletDataTombstoned, Some(order.cas));
         let replies = self.fleet.call_both::<_, ChangeConfigResponsePb, _, DeleteTabletResponsePb>(

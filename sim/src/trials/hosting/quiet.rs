@@ -43,7 +43,7 @@ impl HostingTrial {
     }
 
     /// Does what the group needs until it is whole; returns false if something is wrong.
-    fn await_whole(&mut self) -> bool {
+    pub(super) fn await_whole(&mut self) -> bool {
         for round in 0..ROUNDS {
             self.fleet.pass(ROUND);
             if self.fleet.found.is_some() {
