@@ -9,7 +9,7 @@
 //!
 //! What a server makes of its replica is not in the engine: jobs that fail must be ended and made again, a
 //! page that cannot be read fails the replica, the reply to a request outlives a restart, and columns are
-//! bound to the schema of today. At last a file rots, which the scrubber must find.
+//! bound to the schema of today. A scan resumes after any key. At last a file rots, which the scrubber must find.
 //!
 //! *Not here:* members, masters and other servers, which hosting and serving trials have.
 
@@ -19,10 +19,12 @@ mod checks;
 mod failing_jobs;
 mod maintenance_settings;
 mod repeated_writes;
+mod resumed_scans;
 mod scrubbing;
 mod step;
 mod tablet_metrics;
 mod tablet_sizes;
+mod text_keys;
 mod unread_pages;
 mod view;
 mod write_counts;
@@ -104,7 +106,7 @@ fn plan_of(seed: u64) -> Plan {
 
 impl HostedTrial {
     fn create(seed: u64, mut random: RandomStream) -> HostedTrial {
-        let shape = draw::table(&mut random);
+        let shape = text_keys::table_of(seed, draw::table(&mut random));
         let table = TrialTable::of(shape.clone()).expect("a model table has a schema");
         HostedTrial {
             random,
@@ -133,6 +135,7 @@ impl HostedTrial {
             }
         }
         self.recover();
+        self.check_resumed_scans();
         self.check_upkeep();
         self.check();
         self.fleet.report_violations();

@@ -5,7 +5,7 @@ use super::*;
 use crate::trials::reached::{self, Situation};
 use crate::world::World;
 
-const SITUATIONS: [Situation; 17] = [
+const SITUATIONS: [Situation; 18] = [
     ("a request again at the same process", &["the same request after nothing"]),
     ("a request again after a kill", &["the same request after kill"]),
     ("a request again after a power cut", &["the same request after power cut"]),
@@ -14,6 +14,7 @@ const SITUATIONS: [Situation; 17] = [
     ("a page that a scan cannot read", &["scan: Some", "Input/output error", "replica failed: true"]),
     ("columns that the table does not take any more", &["does not take is refused"]),
     ("a scan", &["rows are read"]),
+    ("a scan that resumes after the empty key", &["rows after row 0", "an empty key: true"]),
     ("an alteration", &["is in force"]),
     ("compactions that are disabled", &["is in force", "disable_compaction: Some(true)"]),
     ("a kill within a pass of the scrubber", &["within a pass: true"]),

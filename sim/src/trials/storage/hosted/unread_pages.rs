@@ -36,7 +36,7 @@ impl HostedTrial {
             self.recover();
         }
         let columns = view::meaning(&self.view, &self.table.shape);
-        match (columns, self.scan_by_calls(&scan)) {
+        match (columns, self.scan_by_calls(&scan, None)) {
             (None, Err(why)) => self.fleet.note(format!("a scan of other columns is refused: {why}")),
             (None, Ok(_)) => {
                 self.fleet.report("a scan of columns that the table does not have is executed".to_string());
@@ -75,7 +75,7 @@ impl HostedTrial {
         let failed = data.fault_counts().ops_failed;
         let first = self.random.between(1, READS_AHEAD);
         (first..first + READS).for_each(|read| data.fail_nth(DiskOpKind::Read, read, EIO));
-        let outcome = self.scan_by_calls(&scan);
+        let outcome = self.scan_by_calls(&scan, None);
         data.end_faults();
         let failed = data.fault_counts().ops_failed - failed;
         let entry = self.fleet.entry(SERVER, TABLET);
@@ -91,7 +91,7 @@ impl HostedTrial {
 
     /// Draws a scan of all rows by the client's columns; none before the first write, as of when history is
     /// not kept.
-    fn drawn_scan(&mut self) -> Option<TabletScan> {
+    pub(super) fn drawn_scan(&mut self) -> Option<TabletScan> {
         (self.first > 0).then(|| TabletScan {
             columns: self.view.columns.clone(),
             keys: self.view.key_columns().len(),
@@ -106,19 +106,24 @@ impl HostedTrial {
         })
     }
 
-    fn scan_by_calls(&mut self, scan: &TabletScan) -> Result<Vec<ScanRow>, String> {
+    /// Reads all rows of a scan, or those after an encoded key.
+    pub(super) fn scan_by_calls(
+        &mut self,
+        scan: &TabletScan,
+        after: Option<Vec<u8>>,
+    ) -> Result<Vec<ScanRow>, String> {
         let scan = scan.clone();
-        let read = self.fleet.run_client(move |env| read(env, scan.clone()));
+        let read = self.fleet.run_client(move |env| read(env, scan.clone(), after.clone()));
         read.unwrap_or_else(|| Err("no reply".to_string()))
     }
 }
 
-/// Reads all rows of a scan.
-async fn read(env: Env, scan: TabletScan) -> Result<Vec<ScanRow>, String> {
+/// Reads all rows of a scan, or those after a key.
+async fn read(env: Env, scan: TabletScan, after: Option<Vec<u8>>) -> Result<Vec<ScanRow>, String> {
     let mut client = PlainClient::new(env, Vec::new(), 0, CALL);
     let address = format!("{}:{TSERVER_PORT}", host(SERVER));
     let mut request = ScanRequestPb {
-        new_scan_request: Some(scan.request(&TABLET.to_string(), 0, None)),
+        new_scan_request: Some(scan.request(&TABLET.to_string(), 0, after.as_deref())),
         call_seq_id: Some(0),
         ..Default::default()
     };
