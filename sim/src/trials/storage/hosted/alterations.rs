@@ -53,15 +53,12 @@ impl HostedTrial {
         Some(table)
     }
 
-    fn alter_until_done(&mut self, table: &TrialTable, settings: Option<TableExtraConfigPb>) -> bool {
-        let request = AlterSchemaRequestPb {
-            dest_uuid: Some(id_bytes(&self.fleet.ids[SERVER])),
-            tablet_id: tablet_id(),
-            schema: schema_to_pb(&table.schema),
-            schema_version: self.version,
-            new_extra_config: settings,
-            ..Default::default()
-        };
+    pub(super) fn alter_until_done(
+        &mut self,
+        table: &TrialTable,
+        settings: Option<TableExtraConfigPb>,
+    ) -> bool {
+        let request = self.alteration(table, settings);
         for _ in 0..ATTEMPTS {
             let reply: Result<AlterSchemaResponsePb, _> =
                 self.fleet.call(SERVER, (ADMIN, "AlterSchema"), request.clone());
@@ -76,5 +73,21 @@ impl HostedTrial {
         }
         self.fleet.report(format!("an alteration has no reply after {ATTEMPTS} attempts"));
         false
+    }
+
+    /// Returns the request for the present version.
+    pub(super) fn alteration(
+        &self,
+        table: &TrialTable,
+        settings: Option<TableExtraConfigPb>,
+    ) -> AlterSchemaRequestPb {
+        AlterSchemaRequestPb {
+            dest_uuid: Some(id_bytes(&self.fleet.ids[SERVER])),
+            tablet_id: tablet_id(),
+            schema: schema_to_pb(&table.schema),
+            schema_version: self.version,
+            new_extra_config: settings,
+            ..Default::default()
+        }
     }
 }

@@ -14,6 +14,7 @@
 //! *Not here:* members, masters and other servers, which hosting and serving trials have.
 
 mod alterations;
+mod altered_scans;
 mod calls;
 mod checks;
 mod failing_jobs;

@@ -27,6 +27,8 @@ enum Step {
     LoseReads,
     Kill,
     PowerCut,
+    /// An alteration reaches the replica while a scan waits for its snapshot.
+    AlterBeneathScan,
 }
 
 fn draw(random: &mut RandomStream) -> Step {
@@ -41,6 +43,7 @@ fn draw(random: &mut RandomStream) -> Step {
         (Step::LoseReads, 7),
         (Step::Kill, 4),
         (Step::PowerCut, 4),
+        (Step::AlterBeneathScan, 5),
     ])
 }
 
@@ -73,6 +76,7 @@ impl HostedTrial {
                 self.fleet.cut_power(SERVER);
                 self.fleet.restart(SERVER);
             }
+            Step::AlterBeneathScan => self.alter_beneath_scan(),
         }
     }
 }

@@ -5,7 +5,7 @@ use super::*;
 use crate::trials::reached::{self, Situation};
 use crate::world::World;
 
-const SITUATIONS: [Situation; 18] = [
+const SITUATIONS: [Situation; 19] = [
     ("a request again at the same process", &["the same request after nothing"]),
     ("a request again after a kill", &["the same request after kill"]),
     ("a request again after a power cut", &["the same request after power cut"]),
@@ -15,6 +15,7 @@ const SITUATIONS: [Situation; 18] = [
     ("columns that the table does not take any more", &["does not take is refused"]),
     ("a scan", &["rows are read"]),
     ("a scan that resumes after the empty key", &["rows after row 0", "an empty key: true"]),
+    ("a scan that waits for an alteration", &["an alteration while a scan waits", "rows at"]),
     ("an alteration", &["is in force"]),
     ("compactions that are disabled", &["is in force", "disable_compaction: Some(true)"]),
     ("a kill within a pass of the scrubber", &["within a pass: true"]),

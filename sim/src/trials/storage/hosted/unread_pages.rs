@@ -12,6 +12,7 @@ use nyala_proto::kudu::tserver::{ScanRequestPb, ScanResponsePb};
 use sim_plan::client_ops::RowsFormat;
 
 use super::{HostedTrial, SERVER, TABLET, view};
+use crate::history::HybridStamp;
 use crate::model::ColNo;
 use crate::model_oracle::ReadCall;
 use crate::trials::fleet::{CALL, host};
@@ -49,7 +50,7 @@ impl HostedTrial {
         }
     }
 
-    fn compare(&mut self, scan: &TabletScan, columns: &BTreeMap<ColNo, ColNo>, rows: &[ScanRow]) {
+    pub(super) fn compare(&mut self, scan: &TabletScan, columns: &BTreeMap<ColNo, ColNo>, rows: &[ScanRow]) {
         let call = ReadCall {
             columns: scan.columns.iter().map(|column| columns[&column.number]).collect(),
             conditions: Vec::new(),
@@ -114,12 +115,16 @@ impl HostedTrial {
     ) -> Result<Vec<ScanRow>, String> {
         let scan = scan.clone();
         let read = self.fleet.run_client(move |env| read(env, scan.clone(), after.clone()));
-        read.unwrap_or_else(|| Err("no reply".to_string()))
+        read.unwrap_or_else(|| Err("no reply".to_string())).map(|(rows, _)| rows)
     }
 }
 
-/// Reads all rows of a scan, or those after a key.
-async fn read(env: Env, scan: TabletScan, after: Option<Vec<u8>>) -> Result<Vec<ScanRow>, String> {
+/// Reads all rows of a scan, or those after a key. Also returns the snapshot that the server names.
+pub(super) async fn read(
+    env: Env,
+    scan: TabletScan,
+    after: Option<Vec<u8>>,
+) -> Result<(Vec<ScanRow>, Option<HybridStamp>), String> {
     let mut client = PlainClient::new(env, Vec::new(), 0, CALL);
     let address = format!("{}:{TSERVER_PORT}", host(SERVER));
     let mut request = ScanRequestPb {
@@ -127,7 +132,7 @@ async fn read(env: Env, scan: TabletScan, after: Option<Vec<u8>>) -> Result<Vec<
         call_seq_id: Some(0),
         ..Default::default()
     };
-    let mut rows = Vec::new();
+    let (mut rows, mut at) = (Vec::new(), None);
     loop {
         let options = CallOptions { features: scan.features(), ..CallOptions::default() };
         let called: Result<RpcResponse<ScanResponsePb>, _> =
@@ -137,9 +142,10 @@ async fn read(env: Env, scan: TabletScan, after: Option<Vec<u8>>) -> Result<Vec<
             return Err(text_of(&error.status));
         }
         rows.extend(scan.rows(&reply)?.rows);
+        at = at.or(reply.message.snap_timestamp);
         let scanner: Option<Bytes> = reply.message.scanner_id.clone().or(request.scanner_id);
         if !reply.message.has_more_results() {
-            return Ok(rows);
+            return Ok((rows, at));
         }
         let next = request.call_seq_id.map(|number| number + 1);
         request = ScanRequestPb { scanner_id: scanner, call_seq_id: next, ..Default::default() };

@@ -57,7 +57,7 @@ impl HostedTrial {
     }
 
     /// Applies rows to the model, and compares the answers.
-    fn apply(&mut self, rows: &[RowWrite], reply: &WriteResponsePb) {
+    pub(super) fn apply(&mut self, rows: &[RowWrite], reply: &WriteResponsePb) {
         let Some(at) = reply.timestamp else {
             return self.fleet.report("a write has no timestamp".to_string());
         };
