@@ -1,4 +1,4 @@
-//! The end of a server in the quiet end: it stops for good, all masters unregister it, and leadership moves away and
+//! The end of a server in the quiet end: it never starts again, all masters unregister it, and leadership moves away and
 //! back.
 //!
 //! No master that leads afterwards may list it: each of them has forgotten it, and no heartbeat of it is on its way.
@@ -29,7 +29,7 @@ const PAUSE: Duration = Duration::from_millis(500);
 const DEAD: Duration = Duration::from_secs(2).saturating_add(UNRESPONSIVE);
 
 impl Script {
-    /// In some trials, unregisters a server that has stopped for good. Nothing may follow that needs all servers.
+    /// In some trials, unregisters a server that never starts again. Nothing may follow that needs all servers.
     pub(super) async fn unregister_server(&mut self) -> Result<(), String> {
         if !self.random.percent(UNREGISTERS) {
             return Ok(());

@@ -17,7 +17,7 @@ use crate::wire::scan::{ScanRow, TabletScan};
 
 impl HostedTrial {
     /// Reads all rows in order, and again those after the first one and after one in the middle. Nothing is written
-    /// meanwhile, and a snapshot has the same rows at any time. A scan that is refused or has no reply is not judged.
+    /// meanwhile, and a snapshot has the same rows at any time. A scan that is refused or has no reply is not checked.
     pub(super) fn check_resumed_scans(&mut self) {
         self.view = self.table.shape.clone();
         self.write_empty_key();
