@@ -1,5 +1,5 @@
-//! The end of a server in the quiet end: it never starts again, all masters unregister it, and leadership moves away and
-//! back.
+//! The end of a server in the quiet end: it never starts again, all masters unregister it, and leadership moves
+//! away and back.
 //!
 //! No master that leads afterwards may list it: each of them has forgotten it, and no heartbeat of it is on its way.
 //! There is no verdict unless each master has acknowledged the request in one and the same leadership.

@@ -45,7 +45,8 @@ struct Replies {
 
 impl HostedTrial {
     /// Scans while an alteration is in the log, which gives the same columns another version. The rows are compared
-    /// with those of the snapshot that the reply names, once both writes are answered. A scan that fails is not checked.
+    /// with those of the snapshot that the reply names, once both writes are answered. A scan that fails is not
+    /// checked.
     pub(super) fn alter_beneath_scan(&mut self) {
         self.recover();
         self.view = self.table.shape.clone();
