@@ -176,9 +176,7 @@ fn apply(set: &Set, status: TransactionStatus, settings: &ConnectionSettings) ->
         Set::SingleAssignment { scope, variable, values, .. } => {
             let values: Vec<String> = values.iter().map(value_text).collect();
             let scope = match scope {
-                Some(ContextModifier::Local) if in_block => SettingScope::Block,
-                // As in Postgres, it ends with this statement.
-                Some(ContextModifier::Local) => SettingScope::Nothing,
+                Some(ContextModifier::Local) => SettingScope::Block,
                 Some(ContextModifier::Session | ContextModifier::Global) | None => SettingScope::Session,
             };
             settings.set(&variable.to_string().to_lowercase(), &values.join(", "), scope)

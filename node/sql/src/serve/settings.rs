@@ -34,10 +34,8 @@ const UNITS: [(&str, f64); 6] =
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum SettingScope {
     Session,
-    /// Until the end of the transaction block.
+    /// Until the end of the transaction block. Outside of one it has no effect, as in Postgres.
     Block,
-    /// The statement that sets it.
-    Nothing,
 }
 
 /// Settings of one connection.
@@ -52,19 +50,23 @@ struct TimeoutSetting {
     /// Value that RESET restores.
     at_start: Option<Duration>,
     session: Option<Duration>,
-    /// Value of the session at the beginning of the block, which ROLLBACK restores.
-    before_block: Option<Duration>,
+    /// Values of the transaction block that runs.
+    block: Option<BlockTimeout>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct BlockTimeout {
+    /// Value of the session at the beginning, which ROLLBACK restores.
+    before: Option<Duration>,
     /// Value of SET LOCAL.
-    block: Option<Option<Duration>>,
+    local: Option<Option<Duration>>,
 }
 
 impl ConnectionSettings {
     /// Creates the settings of a server with this limit of statements.
     pub(super) fn new(statement_timeout: Option<Duration>) -> ConnectionSettings {
-        let (at_start, session, before_block) = (statement_timeout, statement_timeout, statement_timeout);
-        ConnectionSettings {
-            timeout: Mutex::new(TimeoutSetting { at_start, session, before_block, block: None }),
-        }
+        let timeout = TimeoutSetting { at_start: statement_timeout, session: statement_timeout, block: None };
+        ConnectionSettings { timeout: Mutex::new(timeout) }
     }
 
     fn lock(&self) -> MutexGuard<'_, TimeoutSetting> {
@@ -74,7 +76,7 @@ impl ConnectionSettings {
     /// Returns the longest time of a statement.
     pub(super) fn statement_timeout(&self) -> Option<Duration> {
         let timeout = self.lock();
-        timeout.block.unwrap_or(timeout.session)
+        timeout.block.and_then(|block| block.local).unwrap_or(timeout.session)
     }
 
     /// Sets a setting. Refuses values that have no effect.
@@ -87,10 +89,12 @@ impl ConnectionSettings {
             true => timeout.at_start,
             false => parse_timeout(value)?,
         };
-        match scope {
-            SettingScope::Session => (timeout.session, timeout.block) = (limit, None),
-            SettingScope::Block => timeout.block = Some(limit),
-            SettingScope::Nothing => {}
+        let local = (scope == SettingScope::Block).then_some(limit);
+        if local.is_none() {
+            timeout.session = limit;
+        }
+        if let Some(block) = &mut timeout.block {
+            block.local = local;
         }
         Ok(())
     }
@@ -132,19 +136,20 @@ impl ConnectionSettings {
     /// Begins a transaction block.
     pub(super) fn begin(&self) {
         let mut timeout = self.lock();
-        (timeout.before_block, timeout.block) = (timeout.session, None);
+        timeout.block = Some(BlockTimeout { before: timeout.session, local: None });
     }
 
-    /// Ends the block: what it set for the session stays.
+    /// Ends the block, if one runs: what it set for the session stays.
     pub(super) fn commit(&self) {
-        let mut timeout = self.lock();
-        (timeout.before_block, timeout.block) = (timeout.session, None);
+        self.lock().block = None;
     }
 
-    /// Ends the block: what it set is undone.
+    /// Ends the block, if one runs: what it set is undone.
     pub(super) fn roll_back(&self) {
         let mut timeout = self.lock();
-        (timeout.session, timeout.block) = (timeout.before_block, None);
+        if let Some(block) = timeout.block.take() {
+            timeout.session = block.before;
+        }
     }
 }
 
@@ -190,7 +195,7 @@ fn timeout_text(limit: Option<Duration>) -> String {
     unit.map_or_else(|| "0".to_string(), |(name, scale)| format!("{}{name}", millis / scale))
 }
 
-/// Parses the `options` of a startup message: `-c name=value` and `--name=value`, with `\\` before a space of a value.
+/// Parses the `options` of a startup message: `-c name=value` and `--name=value`, with `\` before a space of a value.
 fn parse_options(text: &str) -> SqlResult<Vec<(String, String)>> {
     let mut settings = Vec::new();
     let mut words = words(text).into_iter();
@@ -209,7 +214,7 @@ fn parse_options(text: &str) -> SqlResult<Vec<(String, String)>> {
     Ok(settings)
 }
 
-/// Splits a text at its spaces, but not at those after a `\\`.
+/// Splits a text at its spaces, but not at those after a `\`.
 fn words(text: &str) -> Vec<String> {
     let (mut words, mut word) = (Vec::new(), String::new());
     let mut letters = text.chars();
@@ -264,9 +269,12 @@ mod tests {
         assert_eq!(value(), "9s");
         settings.begin();
         set("2s", SettingScope::Session);
+        set("1s", SettingScope::Block);
         settings.commit();
-        set("3s", SettingScope::Nothing);
         assert_eq!(value(), "2s");
+        set("3s", SettingScope::Block);
+        settings.roll_back();
+        assert_eq!(value(), "2s", "no block runs");
         settings.reset("all").expect("a reset");
         assert_eq!(value(), "9s");
     }
