@@ -71,10 +71,9 @@ async fn open(
     let mut socket = Framed::new(pipe, PgWireMessageServerCodec::new(client));
     let executor = Arc::new(shared.access.common_executor().map_or_else(OnceLock::new, OnceLock::from));
     let settings = Arc::new(ConnectionSettings::new(config.statement_timeout));
-    let registered = (cancellation.clone(), settings.clone());
-    let startup = Startup::new(shared, registered, executor.clone(), place, is_acceptable);
     let limits = StatementLimits::new(config.message_bytes_max);
-    let query = QueryHandler::new(executor, limits, settings, cancellation.clone());
+    let query = QueryHandler::new(executor.clone(), limits, settings.clone(), cancellation.clone());
+    let startup = Startup::new(shared, cancellation.clone(), settings, executor, place, is_acceptable);
     let handlers = Handlers { startup: Arc::new(startup), query: Arc::new(query) };
     if let Ok(true) = start(shared, &mut socket, &handlers).await {
         return Some((socket, handlers, cancellation));

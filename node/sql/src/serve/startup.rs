@@ -44,7 +44,8 @@ pub(super) struct Startup {
 impl Startup {
     pub(super) fn new(
         shared: &Arc<Shared>,
-        (cancellation, settings): (Arc<Cancellation>, Arc<ConnectionSettings>),
+        cancellation: Arc<Cancellation>,
+        settings: Arc<ConnectionSettings>,
         executor: Arc<OnceLock<Executor>>,
         place: Arc<ConnectionPlace>,
         is_acceptable: bool,
